@@ -1,0 +1,78 @@
+"""The hook that a parameter carries, and what it tells about who steps that parameter."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+
+class StepHook:
+    """Steps a parameter as soon as its gradient is final; one object serves all parameters of an optimizer.
+
+    The hooks on the parameters are the only record of who steps what: there is no registry that could leak or disagree.
+    The optimizer is held weakly, so that deleting it stops it. An optimizer that dies takes its hooks along, unless it
+    never stepped: then it was most likely dropped by mistake, and the hooks stay to say so at the first backward.
+    """
+
+    def __init__(self, owner: Optimizer, step: Callable[[Any, Tensor], None]) -> None:
+        self._owner = weakref.ref(owner)
+        self._step = step
+        self._handles: list[RemovableHandle] = []
+        self._removed = self._used = False
+        weakref.finalize(owner, self._owner_died).atexit = False
+
+    @property
+    def owner(self) -> Any:
+        """The optimizer that steps, or None once it is dead."""
+        return self._owner()
+
+    def __call__(self, p: Tensor) -> None:
+        owner = self._owner()
+        if self._removed or p.grad is None:  # removed: autograd had already listed this parameter's hooks
+            return
+        if owner is None:
+            self.remove()
+            warnings.warn(
+                "an OptimizerInBackward was deleted before it updated anything, so backward() leaves the parameters "
+                "as they are: keep a reference to it, as in `optimizer = OptimizerInBackward(...)`",
+                stacklevel=2,
+            )
+            return
+        self._used = True
+        self._step(owner, p)
+
+    def register(self, p: Tensor) -> None:
+        """Attach to `p`. torch refuses a frozen one, so it is unfrozen for that moment; the hook survives freezing."""
+        trainable = p.requires_grad
+        try:
+            handle = p.requires_grad_(True).register_post_accumulate_grad_hook(self)  # type: ignore[no-untyped-call]
+            self._handles.append(handle)
+        finally:
+            p.requires_grad_(trainable)
+
+    def remove(self) -> None:
+        """Detach from all parameters, for good."""
+        self._removed = True
+        while self._handles:
+            self._handles.pop().remove()
+
+    def _owner_died(self) -> None:
+        if self._used:
+            self.remove()
+
+
+def step_hooks(p: Tensor) -> list[StepHook]:
+    """The `StepHook` objects on `p`, whoever put them there."""
+    return [hook for hook in (p._post_accumulate_grad_hooks or {}).values() if isinstance(hook, StepHook)]
+
+
+def can_carry_hook(p: Tensor) -> bool:
+    """Whether `p` can be trained at all. A lazy parameter cannot before it is materialised, an integer one never."""
+    return not is_lazy(p) and (p.is_floating_point() or p.is_complex()) and not p.is_inference()

@@ -1,0 +1,142 @@
+"""Stepping a plain optimizer one parameter at a time."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+# torch wraps every `step` in one function, which runs the hooks that are common to all optimizers and opens a profiler
+# range. Its code object tells it from other decorators; the mark that torch sets on it is copied by functools.wraps.
+_WRAPPER = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noqa: B009
+_OF_PARAMETERS = ("params", "param_names")  # group entries that hold one item a parameter
+
+
+class OneAtATime:
+    """Makes `step(p)` do for one parameter what the plain optimizer's `step()` does for all.
+
+    The optimizer's groups are narrowed to `p` for that moment, everything else is its own: it reads its
+    hyperparameters from the groups as they are now, and a parameter listed twice in a group is stepped twice.
+
+    What the optimizer itself writes into a group (a counter, a running weight) must not be seen by the next parameter
+    of the same iteration, nor be lost. Such values are kept until `settle()`, which is called at the user's `step()`,
+    when the plain optimizer would have written them, or at the latest when a parameter comes round again. Values that
+    differ between parameters, or a tensor changed in place, show that the optimizer couples its parameters: an error.
+    """
+
+    def __init__(self, inner: Optimizer) -> None:
+        self._inner = inner
+        self._lock = threading.RLock()  # autograd has one thread a device
+        self._places: dict[int, list[tuple[int, int]]] = {}
+        self._stepped: set[int] = set()
+        self._written: dict[int, dict[str, Any]] = {}
+
+    def step(self, p: Tensor) -> None:
+        """Update `p` and free its gradient, which is kept if the optimizer raises or has no such parameter."""
+        with self._lock:
+            if id(p) in self._stepped:
+                self.settle()
+            groups = self._inner.param_groups
+            narrowed = self._narrowed(p)
+            if not narrowed:
+                return
+            versions = {(i, k): v._version for i, group in narrowed.items() for k, v in group.items() if _counts(v)}
+            self._inner.param_groups = list(narrowed.values())
+            try:
+                with _without_autocast(p):
+                    _bare_step(self._inner)
+            finally:
+                self._inner.param_groups = groups
+            self._stepped.add(id(p))
+            for i, group in narrowed.items():
+                for key, value in group.items():
+                    if value is not groups[i].get(key) and key not in _OF_PARAMETERS:
+                        self._write(i, key, value)
+                    elif _counts(value) and value._version != versions[i, key]:
+                        raise self._coupled(f"changes the group entry {key!r} in place")
+            p.grad = None
+
+    def settle(self) -> None:
+        """Let the groups have what the optimizer wrote into them since the last time."""
+        with self._lock:
+            for i, entries in self._written.items():
+                if i < len(self._inner.param_groups):
+                    self._inner.param_groups[i].update(entries)
+            self._written.clear()
+            self._stepped.clear()
+
+    def _narrowed(self, p: Tensor) -> dict[int, dict[str, Any]]:
+        """Copies of the groups that hold `p`, by their index, with `p` alone."""
+        narrowed: dict[int, dict[str, Any]] = {}
+        for i, position in self._places_of(p):
+            group = self._inner.param_groups[i]
+            part = narrowed.setdefault(i, {**group, **{key: [] for key in _OF_PARAMETERS if key in group}})
+            for key in _OF_PARAMETERS:
+                if key in group:
+                    part[key].extend(group[key][position : position + 1])
+        return narrowed
+
+    def _places_of(self, p: Tensor) -> list[tuple[int, int]]:
+        """Every (group, position) of `p`. Remembered, as searching is quadratic; checked, as groups are the user's."""
+        groups = self._inner.param_groups
+        try:
+            places = self._places[id(p)]
+            if all(groups[i]["params"][position] is p for i, position in places):
+                return places
+        except (KeyError, IndexError):
+            pass
+        self._places = {}
+        for i, group in enumerate(groups):
+            for position, q in enumerate(group["params"]):
+                self._places.setdefault(id(q), []).append((i, position))
+        return self._places.get(id(p), [])
+
+    def _write(self, i: int, key: str, value: Any) -> None:
+        entries = self._written.setdefault(i, {})
+        if key in entries and not _same(entries[key], value):
+            raise self._coupled(f"wrote {entries[key]!r} and {value!r} as the group entry {key!r} for two parameters")
+        entries[key] = value
+
+    def _coupled(self, what: str) -> RuntimeError:
+        return RuntimeError(
+            f"{type(self._inner).__name__} {what}, so its parameters depend on each other and cannot be stepped one at "
+            "a time inside backward(): use it as a plain optimizer"
+        )
+
+
+def _counts(value: Any) -> bool:
+    """Whether in-place changes of `value` can be seen."""
+    return isinstance(value, Tensor) and not value.is_inference()
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    return bool(a == b) or (a != a and b != b)
+
+
+def _without_autocast(p: Tensor) -> AbstractContextManager[Any]:
+    """An optimizer steps outside autocast in the usual loop, even where `backward()` is called inside it."""
+    kind = p.device.type
+    active = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if active else nullcontext()
+
+
+def _bare_step(optimizer: Optimizer) -> None:
+    """`optimizer.step()` with the step hooks that its own class registered, but without those of all optimizers."""
+    step: Any = optimizer.step
+    function: Any = getattr(step, "__func__", None)
+    if getattr(function, "__code__", None) is not _WRAPPER:
+        step()
+        return
+    args: Any = ()
+    kwargs: Any = {}
+    for pre_hook in tuple(optimizer._optimizer_step_pre_hooks.values()):
+        args, kwargs = pre_hook(optimizer, args, kwargs) or (args, kwargs)
+    function.__wrapped__(optimizer, *args, **kwargs)
+    for post_hook in tuple(optimizer._optimizer_step_post_hooks.values()):
+        post_hook(optimizer, args, kwargs)
