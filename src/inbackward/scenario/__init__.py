@@ -1,0 +1,33 @@
+"""The scenario, its events and JSON; the models, data and optimizers it names."""
+
+from inbackward.scenario.configs import DataConfig, GroupConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from inbackward.scenario.events import (
+    EVENTS,
+    Edit,
+    Event,
+    ExtraCalls,
+    Observe,
+    Resume,
+    SkipBranch,
+    StepClosure,
+)
+from inbackward.scenario.scenario import EXPECTATIONS, SCHEMA, Scenario
+
+__all__ = [
+    "EVENTS",
+    "EXPECTATIONS",
+    "SCHEMA",
+    "DataConfig",
+    "Edit",
+    "Event",
+    "ExtraCalls",
+    "GroupConfig",
+    "ModelConfig",
+    "Observe",
+    "OptimizerConfig",
+    "Resume",
+    "Scenario",
+    "ScheduleConfig",
+    "SkipBranch",
+    "StepClosure",
+]

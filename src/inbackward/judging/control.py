@@ -1,0 +1,45 @@
+"""The control arm: the reference against itself, watched and unwatched. It must agree bit for bit."""
+
+from __future__ import annotations
+
+import torch
+
+from inbackward.judging.compare import compare
+from inbackward.judging.bits import same_bits
+from inbackward.scenario import ModelConfig, Scenario, ScheduleConfig
+from inbackward.training import train_reference, train_unwatched
+
+
+def control_scenario(dtype: str) -> Scenario:
+    """A run in which everything random or ordered takes part: dropout, ties, a schedule, momentum."""
+    return Scenario(
+        requirement="control",
+        model=ModelConfig(dropout=0.1, tied=True, bias=True),
+        schedule=ScheduleConfig(cls="StepLR", kwargs={"step_size": 1, "gamma": 0.5}),
+        dtype=dtype,
+    )
+
+
+def control(dtype: str, device: torch.device) -> str:
+    """Why no comparison can be trusted on this machine in this dtype, or ``""``.
+
+    The reference is run twice under the observer, which must agree with itself, and once without, which must end at the
+    same parameters.
+    """
+    scenario = control_scenario(dtype)
+    first, second = (train_reference(scenario, device) for _ in range(2))
+    for trace in (first, second):
+        if trace.error is not None:
+            return f"the control arm raised {type(trace.error).__name__}: {trace.error}"
+    mismatches = compare(second, first).mismatches
+    if mismatches:
+        where = mismatches[0]
+        return (
+            f"this machine is not deterministic: the reference differs from itself at iteration {where.iteration}, "
+            f"{where.quantity} {where.name}"
+        )
+    unwatched = train_unwatched(scenario, device)
+    for name, value in first.records[-1].parameters.items():
+        if not same_bits(value, unwatched[name]):
+            return f"the observer changed the run: parameter {name} ends elsewhere without it"
+    return ""

@@ -1,0 +1,48 @@
+"""What a scenario may expect beside equality with the reference."""
+
+from __future__ import annotations
+
+from inbackward.judging.bits import same_bits
+from inbackward.judging.verdict import Divergence
+from inbackward.scenario import Scenario
+from inbackward.training import Trace
+
+
+def unmet(scenario: Scenario, candidate: Trace, reference: Trace) -> Divergence | None:
+    """The first expectation of the scenario that the candidate does not meet."""
+    for expectation in scenario.expect:
+        flaw = _CHECKS[expectation](candidate, reference)
+        if flaw is not None:
+            return flaw
+    return None
+
+
+def _moved(candidate: Trace, reference: Trace) -> Divergence | None:
+    """Every trainable parameter that had a gradient in the reference has moved."""
+    had_gradient = set().union(*(r.gradients_after_backward for r in reference.records)) & reference.trainable
+    last = len(candidate.records) - 1
+    for name in sorted(had_gradient):
+        if same_bits(candidate.records[last].parameters[name], candidate.initial.parameters[name]):
+            return Divergence(iteration=last, quantity="parameter", name=name, detail="has a gradient, never moved")
+    return None
+
+
+def _gradients_freed(candidate: Trace, reference: Trace) -> Divergence | None:
+    """When ``backward()`` returns no gradient exists."""
+    for iteration, record in enumerate(candidate.records):
+        for name in sorted(record.gradients_after_backward):
+            detail = f"is alive when backward() returns, one of {len(record.gradients_after_backward)}"
+            return Divergence(iteration=iteration, quantity="gradient", name=name, detail=detail)
+    return None
+
+
+def _weights_only(candidate: Trace, reference: Trace) -> Divergence | None:
+    """Every state dict passes ``torch.load(weights_only=True)`` and holds no parameter and no module."""
+    for saved in candidate.saved:
+        detail = saved.refused or next(iter(saved.foreign), "")
+        if detail:
+            return Divergence(iteration=saved.iteration, quantity="state-dict", name="", detail=detail)
+    return None
+
+
+_CHECKS = {"moved": _moved, "gradients-freed": _gradients_freed, "weights-only": _weights_only}

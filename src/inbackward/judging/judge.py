@@ -1,0 +1,185 @@
+"""From a scenario to its verdict: run both loops, compare, and where they differ measure the noise."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from inbackward.judging.bits import max_abs, max_ulp, needed_rtol
+from inbackward.judging.compare import Comparison, Mismatch, compare, same_model_and_state, tensors
+from inbackward.judging.expectations import unmet
+from inbackward.judging.noise import LIMIT, RUNS, Floor, Rounding
+from inbackward.judging.power import missing_power
+from inbackward.judging.verdict import Divergence, Outcome, Verdict
+from inbackward.scenario import Scenario
+from inbackward.training import (
+    Implementation,
+    Intervention,
+    NotRun,
+    Trace,
+    optimizer_class,
+    train_in_backward,
+    train_reference,
+)
+
+REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
+
+
+def judge(implementation: Implementation, scenario: Scenario, device: torch.device) -> Outcome:
+    """The outcome of one scenario.
+
+    Only what the implementation does is judged: a reference that cannot run here makes the scenario ``not-run``.
+    """
+    started = time.perf_counter()
+    try:
+        outcome = _judge(implementation, scenario, device)
+    except NotRun as reason:
+        outcome = Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=str(reason))
+    return outcome.timed(time.perf_counter() - started)
+
+
+def _judge(implementation: Implementation, scenario: Scenario, device: torch.device) -> Outcome:
+    reference = train_reference(scenario, device, implementation)
+    candidate = train_in_backward(implementation, scenario, device)
+    if candidate.error is not None or reference.error is not None:
+        return _judge_errors(implementation, scenario, candidate, reference)
+
+    comparison = compare(candidate, reference)
+    outcome = Outcome(
+        scenario=scenario,
+        verdict=Verdict.EQUIVALENT,
+        compared=comparison.compared,
+        existing=comparison.existing,
+        unobserved=comparison.unobserved,
+    )
+    flaw = unmet(scenario, candidate, reference)
+    if not comparison.mismatches:
+        return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw)) if flaw else outcome
+    if not flaw:
+        for name, flavour in _other_flavours(scenario, implementation):
+            other = train_reference(scenario, device, implementation, flavour)
+            if other.error is None and not compare(candidate, other).mismatches:
+                return replace(outcome, flavour=name)
+    return _judge_noise(outcome, implementation, device, comparison, reference, flaw)
+
+
+def _judge_noise(
+    outcome: Outcome,
+    implementation: Implementation,
+    device: torch.device,
+    comparison: Comparison,
+    reference: Trace,
+    flaw: Divergence | None,
+) -> Outcome:
+    """Not bitwise: is it rounding, and would a mistake have shown?"""
+    scenario = outcome.scenario
+    rerun = partial(_reference_again, scenario, device, implementation)
+    floor = Floor(reference, [rerun(Rounding(seed)) for seed in range(RUNS)])
+    ratios = {id(m): floor.ratio(m) for m in comparison.mismatches}
+    beyond = [m for m in comparison.mismatches if not ratios[id(m)] <= LIMIT]
+    outcome = replace(outcome, uninformative=len(floor.uninformative()))
+    if beyond:
+        first = min(beyond, key=lambda m: (*m.order, -ratios[id(m)]))
+        divergence = _divergence(first, ratios[id(first)])
+        return replace(
+            outcome,
+            verdict=Verdict.NOT_EQUIVALENT,
+            divergence=divergence,
+            message=str(divergence),
+            noise_ratio=max(ratios.values()),
+        )
+    if flaw:
+        return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw))
+    outcome = replace(outcome, noise_ratio=max(ratios.values()))
+    powerless = missing_power(scenario, floor, rerun) or _twin(implementation, scenario, device)
+    if powerless:
+        return replace(outcome, verdict=Verdict.NOT_RUN, message=f"no power: {powerless}")
+    return replace(outcome, verdict=Verdict.WITHIN_NOISE)
+
+
+def _reference_again(
+    scenario: Scenario, device: torch.device, implementation: Implementation, intervention: Intervention
+) -> Trace:
+    trace = train_reference(scenario, device, implementation, intervention=intervention)
+    if trace.error is not None:
+        raise NotRun(f"the reference failed under a disturbance of one rounding: {trace.error}")
+    return trace
+
+
+def _twin(implementation: Implementation, scenario: Scenario, device: torch.device) -> str:
+    """bf16 and fp16 see too little; the same run in fp32 must hold as well. Returns why it does not, or ``""``."""
+    low = {scenario.dtype, *(dtype for _, dtype in scenario.model.mixed)} & {"bfloat16", "float16"}
+    if not low:
+        return ""
+    twin = scenario.with_(dtype="float32", model=replace(scenario.model, mixed=()))
+    outcome = judge(implementation, twin, device)
+    return "" if outcome.verdict.holds else f"its float32 twin is {outcome.verdict}: {outcome.message}"
+
+
+def _divergence(mismatch: Mismatch, ratio: float) -> Divergence:
+    place = {"iteration": mismatch.iteration, "quantity": mismatch.quantity, "name": mismatch.name}
+    if mismatch.candidate is None or mismatch.reference is None:
+        return Divergence(**place, detail=mismatch.detail)
+    pair = mismatch.candidate, mismatch.reference
+    return Divergence(
+        **place, noise_ratio=ratio, max_abs=max_abs(*pair), max_ulp=max_ulp(*pair), needed_rtol=needed_rtol(*pair)
+    )
+
+
+def _judge_errors(
+    implementation: Implementation, scenario: Scenario, candidate: Trace, reference: Trace
+) -> Outcome:
+    """One side raised: a refusal, the reference's own exception, or a crash."""
+    mine, theirs = candidate.error, reference.error
+    outcome = Outcome(scenario=scenario, verdict=Verdict.EQUIVALENT, existing=_count(reference), message=_quote(mine))
+    if theirs is not None:
+        if mine is not None and type(mine) is type(theirs):
+            return replace(outcome, existing=0, message=f"both raise {_quote(mine)}")
+        done = f"raises {_quote(mine)}" if mine else "trains on"
+        message = f"the reference raises {_quote(theirs)}; the implementation {done}"
+        divergence = Divergence(iteration=len(reference.records), quantity="exception", name="", detail=message)
+        verdict = Verdict.BROKEN if mine else Verdict.NOT_EQUIVALENT
+        return replace(outcome, verdict=verdict, message=message, divergence=divergence)
+    assert mine is not None
+    done = len(candidate.records)
+    divergence = Divergence(iteration=done, quantity="exception", name="", detail=_quote(mine))
+    broken = replace(outcome, verdict=Verdict.BROKEN, divergence=divergence, traceback=candidate.traceback)
+    if not scenario.may_refuse or not isinstance(mine, (*REFUSALS, *implementation.refusals)) or not str(mine).strip():
+        return broken
+    last = reference.records[done - 1] if done else reference.initial
+    if compare(candidate, reference).mismatches or candidate.aftermath is None:
+        return broken
+    if not same_model_and_state(candidate.aftermath, last, with_state=candidate.optimizer_built):
+        detail = f"{_quote(mine)}, but only after numbers had changed"
+        return replace(broken, message=detail, divergence=replace(divergence, detail=detail))
+    counts = compare(candidate, reference)
+    return replace(outcome, verdict=Verdict.REFUSED, compared=counts.compared, existing=counts.existing)
+
+
+def _count(trace: Trace) -> int:
+    return sum(1 for record in trace.records for _ in tensors(record))
+
+
+def _quote(error: BaseException | None) -> str:
+    """The exception as a user would meet it, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}" if error is not None else ""
+
+
+def _other_flavours(scenario: Scenario, implementation: Implementation) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The other kernels that compute the same update: foreach, fused, and neither."""
+    cls = optimizer_class(scenario.optimizer.cls, implementation)
+    try:
+        accepted = inspect.signature(cls).parameters
+    except (TypeError, ValueError):
+        return
+    flags = [flag for flag in ("foreach", "fused") if flag in accepted]
+    if flags:
+        yield "for-loop", dict.fromkeys(flags, False)
+    for flag in flags:
+        yield flag, {**dict.fromkeys(flags, False), flag: True}

@@ -1,0 +1,110 @@
+"""The verdict of one scenario, and what it rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from inbackward.scenario import Scenario
+
+
+class Verdict(str, Enum):
+    """What was found; the value is what reports print (contract §3)."""
+
+    EQUIVALENT = "equivalent"
+    WITHIN_NOISE = "equivalent-within-noise"
+    REFUSED = "refused"
+    UNSUPPORTED = "unsupported"
+    NOT_EQUIVALENT = "not-equivalent"
+    BROKEN = "broken"
+    NOT_RUN = "not-run"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def holds(self) -> bool:
+        """Whether the requirement is met."""
+        return self in (Verdict.EQUIVALENT, Verdict.WITHIN_NOISE, Verdict.REFUSED)
+
+    @property
+    def fails(self) -> bool:
+        """Whether the requirement is violated."""
+        return self in (Verdict.NOT_EQUIVALENT, Verdict.BROKEN)
+
+
+# From the worst to the best: a requirement's verdict is the worst of its scenarios'.
+SEVERITY = (
+    Verdict.BROKEN,
+    Verdict.NOT_EQUIVALENT,
+    Verdict.NOT_RUN,
+    Verdict.UNSUPPORTED,
+    Verdict.REFUSED,
+    Verdict.WITHIN_NOISE,
+    Verdict.EQUIVALENT,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """Where the candidate first left the reference.
+
+    Attributes:
+        iteration: counted from 0; -1 is before the first.
+        quantity: one of ``compare.QUANTITIES``, or the expectation that did not hold.
+        noise_ratio: deviation over noise floor (design §4.2); ``None`` for what is compared exactly.
+        max_abs, max_ulp, needed_rtol: the deviation itself; ``needed_rtol`` is the relative tolerance that would have
+            let it pass. ``None`` where there are no two tensors to subtract.
+        detail: for people, where numbers do not say it.
+    """
+
+    iteration: int
+    quantity: str
+    name: str
+    noise_ratio: float | None = None
+    max_abs: float | None = None
+    max_ulp: int | None = None
+    needed_rtol: float | None = None
+    detail: str = ""
+
+    def __str__(self) -> str:
+        where = "before the first iteration" if self.iteration < 0 else f"iteration {self.iteration}"
+        what = f"{where}, {self.quantity} {self.name}".rstrip()
+        if self.noise_ratio is None:
+            return f"{what}: {self.detail}" if self.detail else what
+        return f"{what}: off by up to {self.max_abs:.3g}, {self.noise_ratio:.3g} times the noise floor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One scenario, judged.
+
+    Attributes:
+        message: the reason in one line, quoting the user's own exception where there is one.
+        noise_ratio: the worst ratio of all that was compared within noise; 0 where everything is bitwise equal.
+        compared, existing, unobserved: see ``Comparison``.
+        uninformative: tensors that rounding alone moves by more than 1 % of their update.
+        flavour: the kernel flavour of the reference that matched, ``""`` for the one asked for.
+        traceback: of an exception that broke the run, for the failure report.
+    """
+
+    scenario: Scenario
+    verdict: Verdict
+    message: str = ""
+    divergence: Divergence | None = None
+    noise_ratio: float = 0.0
+    compared: int = 0
+    existing: int = 0
+    unobserved: int = 0
+    uninformative: int = 0
+    flavour: str = ""
+    traceback: str = ""
+    seconds: float = 0.0
+
+    def timed(self, seconds: float) -> Outcome:
+        return replace(self, seconds=seconds)
+
+
+def worst(verdicts: list[Verdict]) -> Verdict:
+    """The worst of them, by ``SEVERITY``."""
+    return min(verdicts, key=SEVERITY.index)

@@ -1,0 +1,135 @@
+"""What a scenario is made of: plain, frozen, validated data. Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+MODEL_KINDS = ("llama", "convolution")
+DATA_SOURCES = ("standard-library", "synthetic")
+SCHEDULES = (
+    "LambdaLR", "StepLR", "LinearLR", "CosineAnnealingLR", "OneCycleLR", "CyclicLR", "ExponentialLR",
+    "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts", "MultiStepLR",
+)  # fmt: skip
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ``ValueError(message)`` unless ``condition``: the one way a scenario refuses bad input."""
+    if not condition:
+        raise ValueError(message)
+
+
+def choose(value: str, choices: tuple[str, ...], what: str) -> None:
+    require(value in choices, f"{what} is {value!r}; choose one of {', '.join(choices)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A small transformer (or a convolution with batch norm), or any ``factory`` given as ``module:attribute``.
+
+    A factory takes no argument and returns a module that maps int64 tokens below 256, ``(batch, time)``, to logits
+    ``(batch, time, at least 256)``. With ``branch`` the model has a layer that an iteration may leave out.
+    ``mixed`` gives parameters that match a pattern their own dtype: ``(("*norm*", "float32"),)``.
+    """
+
+    kind: str = "llama"
+    layers: int = 2
+    dim: int = 32
+    heads: int = 4
+    kv_heads: int = 2
+    hidden: int = 64
+    vocabulary: int = 256
+    context: int = 64
+    tied: bool = False
+    bias: bool = False
+    branch: bool = False
+    dropout: float = 0.0
+    mixed: tuple[tuple[str, str], ...] = ()
+    factory: str = ""
+
+    def __post_init__(self) -> None:
+        choose(self.kind, MODEL_KINDS, "model.kind")
+        for name in ("layers", "dim", "heads", "kv_heads", "hidden", "context"):
+            require(getattr(self, name) >= 1, f"model.{name} is {getattr(self, name)}; it must be at least 1")
+        require(self.vocabulary >= 256, f"model.vocabulary is {self.vocabulary}; tokens are bytes, so at least 256")
+        require(self.dim % (2 * self.heads) == 0, f"model.dim {self.dim} must be a multiple of 2 x heads {self.heads}")
+        require(
+            self.heads % self.kv_heads == 0, f"model.heads {self.heads} must be a multiple of kv_heads {self.kv_heads}"
+        )
+        require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}; it must be in [0, 1)")
+        for _, dtype in self.mixed:
+            choose(dtype, DTYPES, "model.mixed")
+        require(
+            not self.factory or self.factory.count(":") == 1,
+            f"model.factory is {self.factory!r}; write it as module:attribute",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """``batch`` windows of ``length`` tokens an iteration and micro-batch."""
+
+    source: str = "standard-library"
+    batch: int = 2
+    length: int = 16
+
+    def __post_init__(self) -> None:
+        choose(self.source, DATA_SOURCES, "data.source")
+        require(self.batch >= 1, f"data.batch is {self.batch}; it must be at least 1")
+        require(self.length >= 1, f"data.length is {self.length}; it must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """The optimizer class as ``module:qualified name``, its keyword arguments, and whether lr is given as a tensor."""
+
+    cls: str = "torch.optim:AdamW"
+    kwargs: Mapping[str, Any] = field(default_factory=lambda: {"lr": 0.01, "weight_decay": 0.1})
+    tensor_lr: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.cls.count(":") == 1, f"optimizer.cls is {self.cls!r}; write it as module:Class")
+        require("params" not in self.kwargs, "optimizer.kwargs holds 'params'; the groups belong in scenario.groups")
+        require(
+            not self.tensor_lr or "lr" in self.kwargs, "optimizer.tensor_lr needs an lr in optimizer.kwargs"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupConfig:
+    """One parameter group: every parameter whose name matches ``match`` and that no earlier group took.
+
+    ``match`` holds shell patterns (``"*.bias"``); none makes an empty group. ``reverse`` lists the parameters in the
+    reverse of the model's order.
+    """
+
+    match: tuple[str, ...] = ("*",)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    reverse: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """A learning-rate schedule by the name of its ``torch.optim.lr_scheduler`` class, stepped once an iteration.
+
+    ``factors`` (``LambdaLR`` only) is a table: one row a group, or one row for all; the last entry goes on forever.
+    ``parts`` are the schedules that ``SequentialLR`` and ``ChainedScheduler`` combine.
+    """
+
+    cls: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    factors: tuple[tuple[float, ...], ...] = ()
+    parts: tuple[ScheduleConfig, ...] = ()
+
+    def __post_init__(self) -> None:
+        choose(self.cls, SCHEDULES, "schedule.cls")
+        require(
+            (self.cls == "LambdaLR") == bool(self.factors) and all(self.factors),
+            "schedule.factors goes with LambdaLR, one row of factors a group",
+        )
+        require(
+            (self.cls in ("SequentialLR", "ChainedScheduler")) == bool(self.parts),
+            "schedule.parts goes with SequentialLR and ChainedScheduler",
+        )

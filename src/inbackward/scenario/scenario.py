@@ -1,0 +1,149 @@
+"""One training run, written down completely."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from inbackward.scenario.configs import (
+    DTYPES,
+    DataConfig,
+    GroupConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    choose,
+    require,
+)
+from inbackward.scenario.events import Edit, Event, SkipBranch
+from inbackward.scenario.plain_data import from_plain, to_plain
+
+SCHEMA = "inbackward.scenario/1"
+EXPECTATIONS = ("moved", "gradients-freed", "weights-only")
+STRATEGIES = ("single",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A training run: the same scenario gives the same numbers on the same machine.
+
+    Attributes:
+        requirement: id of the requirement that asks for this run.
+        name: what sets it apart from its siblings, for people.
+        seed: of weights, data and dropout.
+        iterations: optimizer steps.
+        groups: parameter groups; none means one plain group of all parameters.
+        named: give the parameters with their names.
+        frozen: patterns of parameters frozen before construction; they stay in the groups.
+        loss_scale: factor on the loss before ``backward()``; the loss in the trace is unscaled.
+        token_weighted: multiply the loss by the number of tokens as well, as a summed loss does.
+        expect: what must hold beside equality with the reference (``EXPECTATIONS``).
+        may_refuse: an exception that says why, before any number changed, is a right answer.
+
+    Raises:
+        ValueError: a value is outside what the field allows; the line names the field, the value and the mend.
+    """
+
+    requirement: str = "plain"
+    name: str = "default"
+    seed: int = 0
+    iterations: int = 4
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    groups: tuple[GroupConfig, ...] = ()
+    named: bool = False
+    schedule: ScheduleConfig | None = None
+    dtype: str = "float32"
+    frozen: tuple[str, ...] = ()
+    loss_scale: float = 1.0
+    token_weighted: bool = False
+    strategy: str = "single"
+    events: tuple[Event, ...] = ()
+    expect: tuple[str, ...] = ()
+    may_refuse: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, f"iterations is {self.iterations}; a run has at least 1")
+        require(0 <= self.seed < 2**31, f"seed is {self.seed}; it must be in [0, 2**31)")
+        choose(self.dtype, DTYPES, "dtype")
+        choose(self.strategy, STRATEGIES, "strategy")
+        for expectation in self.expect:
+            choose(expectation, EXPECTATIONS, "expect")
+        require(
+            self.data.length <= self.model.context,
+            f"data.length {self.data.length} exceeds model.context {self.model.context}",
+        )
+        groups = max(len(self.groups), 1)
+        for event in self.events:
+            require(
+                event.at < self.iterations,
+                f"{event.kind} event at iteration {event.at}, but the run has {self.iterations}",
+            )
+            if isinstance(event, Edit) and event.group is not None:
+                require(0 <= event.group < groups, f"edit of group {event.group}, but there are {groups} groups")
+            if isinstance(event, SkipBranch):
+                require(self.model.branch, "skip-branch event on a model without a branch; set model.branch")
+        if self.schedule is not None and self.schedule.factors:
+            rows = len(self.schedule.factors)
+            require(rows in (1, groups), f"schedule.factors has {rows} rows for {groups} groups; give 1 or {groups}")
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def at(self, iteration: int, kind: type[Event]) -> tuple[Any, ...]:
+        """The events of one kind in one iteration, in the scenario's order."""
+        return tuple(e for e in self.events if e.at == iteration and isinstance(e, kind))
+
+    def with_(self, **changes: Any) -> Scenario:
+        """A copy with some fields changed, validated again."""
+        return replace(self, **changes)
+
+    @property
+    def label(self) -> str:
+        """What reports call it: ``requirement/name``."""
+        return f"{self.requirement}/{self.name}"
+
+    @cached_property
+    def digest(self) -> str:
+        """12 hex digits of the run itself: two scenarios that differ only in what they are called share it."""
+        run = to_plain(self.with_(requirement="", name=""))
+        return sha256(json.dumps(run, sort_keys=True).encode()).hexdigest()[:12]
+
+    def to_json(self) -> str:
+        """The scenario as a JSON document of schema ``inbackward.scenario/1``."""
+        return json.dumps({"schema": SCHEMA, **to_plain(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Scenario:
+        """Read what ``to_json`` wrote; fields left out have their defaults.
+
+        Raises:
+            ValueError: not JSON, another schema, an unknown or ill-typed field, or a value that is not allowed.
+        """
+        try:
+            document = json.loads(text)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(f"not a JSON document: {error}") from None
+        require(isinstance(document, dict), f"a scenario is a JSON object, not {type(document).__name__}")
+        schema = document.pop("schema", None)
+        require(schema == SCHEMA, f"schema is {schema!r}; this version reads {SCHEMA!r}")
+        scenario: Scenario = from_plain(cls, document, "scenario")
+        return scenario
+
+    @classmethod
+    def load(cls, path: str | Path) -> Scenario:
+        """Read a scenario file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: as ``from_json``, the line led by the file's name.
+        """
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: {error}") from None

@@ -1,0 +1,173 @@
+"""The in-backward loop: the loop of a user of the implementation under test."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from inbackward.scenario import Edit, Resume, Scenario
+from inbackward.training.driver import Driver, drive
+from inbackward.training.implementation import Implementation, Moment, ParameterGroups
+from inbackward.training.reference import ReferenceDriver
+from inbackward.training.resume import resume
+from inbackward.training.schedules import make_schedule
+from inbackward.training.setting import NotRun, Setting, optimizer_class
+from inbackward.training.shapes import optimizers_in, set_hyperparameter, write_hyperparameter
+from inbackward.training.trace import SavedState, Trace
+
+
+class InBackwardDriver(Driver):
+    """Forward and the implementation's ``backward``; ``step()`` and ``zero_grad()`` where the handle has them."""
+
+    def __init__(self, setting: Setting, implementation: Implementation) -> None:
+        super().__init__(setting)
+        self.implementation = implementation
+        self.optimizer_cls = optimizer_class(setting.scenario.optimizer.cls, implementation)
+        groups = ParameterGroups({**g, "params": list(g["params"])} for g in setting.groups)
+        groups.named = setting.groups.named
+        self.handle = implementation.build(setting.model, groups, self.optimizer_cls, setting.optimizer_kwargs())
+        self.carrier: Optimizer | None = None
+
+    def iterate(self, iteration: int) -> Tensor:
+        reported, loss = self.setting.loss(iteration)
+        self._backward(loss)
+        self.gradients_after_backward = self.existing_gradients()
+        self._call_if_there("step")
+        self._call_if_there("zero_grad")
+        return reported
+
+    def iterate_by_closure(self, iteration: int) -> Tensor:
+        reported: list[Tensor] = []
+
+        def closure() -> Tensor:
+            self._call_if_there("zero_grad")
+            unscaled, loss = self.setting.loss(iteration)
+            self._backward(loss)
+            reported.append(unscaled)
+            return loss
+
+        step = self._method("step", "a closure needs it")
+        step(closure)
+        self._call_if_there("zero_grad")
+        return reported[-1] if reported else torch.tensor(float("nan"))  # ignored: no loss was ever computed
+
+    def make_schedule(self, last_epoch: int = -1) -> None:
+        config = self.setting.scenario.schedule
+        if config is None:
+            return
+        make = partial(make_schedule, config, last_epoch=last_epoch)
+        if self.implementation.scheduler is not None:
+            self.schedule = self.implementation.scheduler(self.handle, make)
+        elif isinstance(self.handle, Optimizer):
+            self.schedule = make(self.handle)
+        if self.schedule is None:
+            self.schedule = make(self._carrier())
+
+    def edit(self, event: Edit) -> None:
+        own = getattr(self.handle, "param_groups", None)
+        if own is not None:
+            for group in own if event.group is None else [own[event.group]]:
+                write_hyperparameter(group, event.name, event.value, event.in_place)
+            return
+        planned = self.setting.groups if event.group is None else [self.setting.groups[event.group]]
+        parameters = [p for group in planned for p in group["params"]]
+        set_hyperparameter(self.shape(), parameters, event.name, event.value, event.in_place)
+        carried = self._carrier().param_groups
+        for group in carried if event.group is None else [carried[event.group]]:
+            write_hyperparameter(group, event.name, event.value, event.in_place)
+
+    def call(self, method: str) -> None:
+        self._method(method, "extra calls need it")()
+
+    def observe(self, what: str) -> None:
+        if what == "state":
+            for optimizer in optimizers_in(self.shape()) or []:
+                for parameter in self.setting.names:
+                    optimizer.state.get(parameter)
+        elif what == "groups":
+            for optimizer in optimizers_in(self.shape()) or []:
+                repr(optimizer.param_groups)
+        elif what == "state-dict":
+            self.state_dict()
+        elif isinstance(self.handle, Optimizer):
+            from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+            get_optimizer_state_dict(self.setting.model, self.handle)
+
+    def shape(self) -> Any:
+        custom = self.implementation.state
+        return custom(self.handle, self.setting.model) if custom else self.handle
+
+    def hyperparameters(self) -> Any:
+        custom = self.implementation.hyperparameters
+        return custom(self.handle) if custom else super().hyperparameters()
+
+    def state_dict(self) -> Any:
+        custom = self.implementation.state_dict
+        return custom(self.handle) if custom else self._method("state_dict", "or give Implementation(state_dict=...)")()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        custom = self.implementation.load_state_dict
+        if custom:
+            custom(self.handle, state_dict)
+        else:
+            self._method("load_state_dict", "or give Implementation(load_state_dict=...)")(state_dict)
+
+    def close(self) -> None:
+        if self.implementation.close:
+            self.implementation.close(self.handle, self.setting.model)
+        else:
+            self._call_if_there("close")
+
+    def _backward(self, loss: Tensor) -> None:
+        if self.implementation.backward is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            self.implementation.backward(self.handle, loss, Moment(groups=self._groups_now()))
+
+    def _groups_now(self) -> tuple[dict[str, Any], ...]:
+        carrier = self.carrier or (self.handle if isinstance(self.handle, Optimizer) else self._carrier())
+        return tuple({k: v for k, v in group.items() if k != "params"} for group in carrier.param_groups)
+
+    def _carrier(self) -> Optimizer:
+        """An optimizer of the reference's class over stand-in parameters, for schedules to act on."""
+        if self.carrier is None:
+            planned = [{**g, "params": [torch.zeros(1, 1, requires_grad=True)]} for g in self.setting.groups]
+            carrier: Optimizer = self.optimizer_cls(planned, **self.setting.optimizer_kwargs())
+            self.carrier = carrier
+        return self.carrier
+
+    def _call_if_there(self, method: str) -> None:
+        call = getattr(self.handle, method, None)
+        if callable(call):
+            call()
+
+    def _method(self, name: str, why: str) -> Any:
+        method = getattr(self.handle, name, None)
+        if not callable(method):
+            raise NotRun(f"{type(self.handle).__name__} has no {name}(); {why}")
+        return method
+
+
+def train_in_backward(implementation: Implementation, scenario: Scenario, device: torch.device) -> Trace:
+    """The trace of a scenario in the implementation's loop, saved and loaded where the scenario says so.
+
+    Raises:
+        NotRun: the implementation lacks what the scenario needs.
+    """
+
+    def side(which: str, setting: Setting) -> Driver:
+        if which == "plain":
+            return ReferenceDriver(setting, implementation)
+        return InBackwardDriver(setting, implementation)
+
+    def resumed(driver: Driver, event: Resume) -> tuple[Driver, SavedState]:
+        return resume(driver, event, lambda: side(event.loaded_by, Setting(scenario, device, fresh=True)))
+
+    saves = [e for e in scenario.events if isinstance(e, Resume)]
+    first = min(saves, key=lambda e: e.at).saved_by if saves else "candidate"
+    return drive(scenario, device, lambda setting: side(first, setting), resumed)

@@ -1,0 +1,78 @@
+"""The trace: what was observed of a run. Copies only; nothing here can reach back into the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+State = dict[str, dict[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One iteration, as it stood after ``zero_grad()`` and before the schedule's ``step()``.
+
+    Attributes:
+        loss: the unscaled loss, a scalar; ``None`` before the first iteration.
+        parameters: parameter name to value.
+        buffers: buffer name to value.
+        state: parameter name to its optimizer state by name. A number is held as a float64 scalar.
+        unread: state entries that are no tensor and no number, by ``parameter.state name``.
+        hyperparameters: parameter name to the values the last update used; ``None``: they cannot be seen.
+        gradients_after_backward: parameters whose ``.grad`` was not ``None`` when ``backward()`` returned.
+        gradients_after_zero: likewise after ``zero_grad()``.
+        rng: the global CPU generator's state.
+    """
+
+    loss: Tensor | None
+    parameters: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    state: State
+    unread: tuple[str, ...] = ()
+    hyperparameters: Mapping[str, Mapping[str, Any]] | None = None
+    gradients_after_backward: frozenset[str] = frozenset()
+    gradients_after_zero: frozenset[str] = frozenset()
+    rng: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedState:
+    """What was found in an optimizer's state dict when it was saved.
+
+    Attributes:
+        iteration: it was saved before this iteration.
+        refused: what ``torch.load(weights_only=True)`` said of it, or ``""``.
+        foreign: where parameters of the model and modules were found inside.
+    """
+
+    iteration: int
+    refused: str
+    foreign: tuple[str, ...]
+
+
+@dataclass
+class Trace:
+    """A run: the start, one record an iteration, and how it ended.
+
+    Attributes:
+        initial: before the first iteration (no loss, no gradients).
+        trainable: names of the parameters that require gradients.
+        records: one a completed iteration.
+        saved: what was found at every save.
+        error: the exception that ended the run early, or ``None``.
+        aftermath: what stood when it was raised; ``state`` only where the optimizer existed.
+        traceback: its traceback, as text.
+        optimizer_built: whether the optimizer existed when the error was raised.
+    """
+
+    initial: Record
+    trainable: frozenset[str] = frozenset()
+    records: list[Record] = field(default_factory=list)
+    saved: list[SavedState] = field(default_factory=list)
+    error: BaseException | None = None
+    traceback: str = ""
+    aftermath: Record | None = None
+    optimizer_built: bool = True
