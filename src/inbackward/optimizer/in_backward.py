@@ -228,10 +228,12 @@ def _build(params: ParamsT, optimizer_cls: Callable[..., Optimizer], kwargs: dic
     if isinstance(params, torch.nn.Module):
         raise TypeError(f"params must be parameters or groups, got a {type(params).__name__}: pass its parameters()")
     inner = optimizer_cls(params, **kwargs)
-    if not isinstance(inner, Optimizer) or isinstance(inner, OptimizerInBackward):
-        name = getattr(optimizer_cls, "__name__", repr(optimizer_cls))
+    if isinstance(inner, OptimizerInBackward):
+        inner.close()
+    if isinstance(inner, OptimizerInBackward) or not isinstance(inner, Optimizer):
         raise TypeError(
-            f"optimizer_cls must build a plain torch.optim.Optimizer, {name} built a {type(inner).__name__}"
+            "optimizer_cls must build a plain torch.optim.Optimizer, "
+            f"but {getattr(optimizer_cls, '__name__', optimizer_cls)} built a {type(inner).__name__}"
         )
     for name, argument in inspect.signature(inner.step).parameters.items():
         if argument.default is argument.empty and not str(argument).startswith("*"):

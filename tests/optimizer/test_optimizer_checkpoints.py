@@ -1,0 +1,272 @@
+"""Saving and loading: the layout of the wrapped optimizer, both ways between it and the plain one."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.optimizer.toys import Matrices, Rows, Toy, Twins, build, iterate, loss_of, same, snapshot
+from torch import nn
+from torch.distributed.checkpoint import state_dict as dcp
+
+from inbackward import OptimizerInBackward
+
+Make = Callable[[nn.Module], Any]
+PLAIN: Make = lambda model: torch.optim.AdamW(groups(model), amsgrad=True)  # noqa: E731
+OURS: Make = lambda model: OptimizerInBackward(groups(model), torch.optim.AdamW, amsgrad=True)  # noqa: E731
+
+
+def groups(model: nn.Module) -> list[dict[str, Any]]:
+    named = list(model.named_parameters())
+    return [{"params": named[:3], "lr": 0.02}, {"params": named[3:], "weight_decay": 0.0}]
+
+
+def through_a_file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("at", [0, 2])
+@pytest.mark.parametrize("save", [PLAIN, OURS])
+@pytest.mark.parametrize("load", [PLAIN, OURS])
+def test_resume(save: Make, load: Make, at: int) -> None:
+    def scheduled(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def train(model: nn.Module, optimizer: Any, scheduler: Any, iterations: range) -> None:
+        for iteration in iterations:
+            iterate(model, optimizer, iteration)
+            scheduler.step()
+
+    plain_model = build()
+    plain = PLAIN(plain_model)
+    train(plain_model, plain, scheduled(plain), range(5))
+
+    first = build()
+    optimizer = save(first)
+    scheduler = scheduled(optimizer)
+    train(first, optimizer, scheduler, range(at))
+    saved = through_a_file([first.state_dict(), optimizer.state_dict(), scheduler.state_dict()])
+    second = build(lambda: Toy().requires_grad_(True))
+    resumed = load(second)
+    resumed_scheduler = scheduled(resumed)
+    for target, state in zip((second, resumed, resumed_scheduler), saved, strict=True):
+        target.load_state_dict(state)
+    assert len(resumed.state) == (8 if at else 0)
+    train(second, resumed, resumed_scheduler, range(at, 5))
+    assert same(snapshot(second, resumed), snapshot(plain_model, plain))
+    assert resumed.param_groups[0]["lr"] == 0.02 * 0.5**5
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adafactor", "ASGD", "NAdam", "Rprop", "Muon", "SparseAdam"])
+def test_every_kind_of_state_passes_the_check_of_shapes(name: str) -> None:
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this torch has no {name}")
+    models: dict[str, Any] = {"Muon": Matrices, "SparseAdam": Rows}
+    twins = Twins(getattr(torch.optim, name), model=models.get(name, lambda: Toy(empty=1)))
+    twins.iterate(2)
+    twins.each(lambda model, optimizer: optimizer.load_state_dict(through_a_file(optimizer.state_dict())))
+    twins.iterate(2)
+
+
+def test_saved_when_some_parameters_have_no_state_yet() -> None:
+    twins = Twins()
+    twins.iteration = 1  # without the branch
+    twins.iterate(1)
+    assert len(twins.optimizer.state) == 6
+    twins.each(lambda _, optimizer: optimizer.load_state_dict(through_a_file(optimizer.state_dict())))
+    twins.iterate(3)
+
+
+def test_a_scheduler_acts_after_loading() -> None:
+    twins = Twins()
+    schedulers = twins.each(lambda _, optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+    twins.iterate(1)
+    twins.each(lambda _, optimizer: optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict())))
+    for _ in range(2):
+        twins.iterate(1)
+        for scheduler in schedulers:
+            scheduler.step()
+    assert twins.optimizer.param_groups[0]["lr"] == 1e-3 / 4
+
+
+def test_resumed_by_last_epoch() -> None:
+    twins = Twins()
+    schedulers = twins.each(lambda _, optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5))
+    twins.iterate(1)
+    for scheduler in schedulers:
+        scheduler.step()
+    saved = twins.each(lambda _, optimizer: copy.deepcopy(optimizer.state_dict()))
+    twins.optimizer.close()
+    twins.plain = torch.optim.AdamW(twins.plain_model.parameters())
+    twins.optimizer = OptimizerInBackward(twins.model.parameters(), torch.optim.AdamW)
+    twins.plain.load_state_dict(saved[0])
+    twins.optimizer.load_state_dict(saved[1])
+    twins.each(lambda _, optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5, last_epoch=0))
+    twins.iterate(2)
+    assert twins.optimizer.param_groups[0]["initial_lr"] == 1e-3
+
+
+def test_loading_registers_no_second_hook() -> None:
+    model = build()
+    optimizer = OURS(model)
+    for _ in range(3):
+        optimizer.load_state_dict(optimizer.state_dict())
+        torch.optim.Optimizer.load_state_dict(optimizer, torch.optim.Optimizer.state_dict(optimizer))
+    assert {len(p._post_accumulate_grad_hooks) for p in model.parameters()} == {1}
+    iterate(model, optimizer, 0)
+    assert {state["step"].item() for state in optimizer.state.values()} == {1}
+
+
+def test_the_state_dict_holds_no_parameter_and_reading_creates_nothing() -> None:
+    model = build()
+    optimizer = OURS(model)
+    for _ in range(2):
+        state = optimizer.state_dict()
+        assert state["state"] == {}
+        assert len(optimizer.state) == 0
+        assert repr(optimizer)
+    iterate(model, optimizer, 0)
+    owned = {p.data_ptr() for p in model.parameters() if p.numel()}
+    state = optimizer.state_dict()
+    tensors = [value for entries in state["state"].values() for value in entries.values()]
+    assert len(tensors) == 8 * 4
+    assert owned.isdisjoint(tensor.data_ptr() for tensor in tensors)
+    assert all(isinstance(index, int) for group in state["param_groups"] for index in group["params"])
+
+
+def test_nothing_of_the_optimizer_is_in_the_models_state_dict() -> None:
+    model = build()
+    names = list(model.state_dict())
+    iterate(model, OURS(model), 0)
+    assert list(model.state_dict()) == names
+
+
+def test_a_snapshot_is_independent() -> None:
+    model = build()
+    optimizer = OURS(model)
+    iterate(model, optimizer, 0)
+    taken = copy.deepcopy(optimizer.state_dict())
+    again = copy.deepcopy(taken)
+    iterate(model, optimizer, 1)
+    assert same(taken, again)
+
+
+def test_state_dict_hooks_get_the_outer_optimizer() -> None:
+    optimizer = OURS(build())
+    seen: list[tuple[str, Any]] = []
+    optimizer.register_state_dict_pre_hook(lambda o: seen.append(("save", o)))
+    optimizer.register_state_dict_post_hook(lambda o, state: {**state, "extra": 1})
+    optimizer.register_load_state_dict_pre_hook(lambda o, state: {key: state[key] for key in ("state", "param_groups")})
+    optimizer.register_load_state_dict_post_hook(lambda o: seen.append(("load", o)))
+    state = optimizer.state_dict()
+    assert state["extra"] == 1
+    optimizer.load_state_dict(state)
+    assert seen == [("save", optimizer), ("load", optimizer)]
+    assert state["extra"] == 1
+
+
+class OwnLayout(torch.optim.SGD):
+    """An optimizer with a layout of its own."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mine": super().state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict["mine"])
+
+
+def test_the_wrapped_class_decides_on_the_layout() -> None:
+    twins = Twins(OwnLayout, momentum=0.9)
+    iterate(twins.model, twins.optimizer, 0)
+    saved = copy.deepcopy(twins.optimizer.state_dict())
+    assert list(saved) == ["mine"]
+    iterate(twins.plain_model, twins.plain, 0)
+    twins.plain.load_state_dict(saved)
+    assert len(twins.plain.state) == 8
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (
+            lambda s: s.pop("state"),
+            r"^this is no optimizer state dict, as it lacks 'state' and has \['param_groups'\]: pass what ",
+        ),
+        (
+            lambda s: s["param_groups"].pop(),
+            "^the checkpoint has 1 parameter groups and the optimizer 2: build the optimizer with",
+        ),
+        (
+            lambda s: s["param_groups"][1]["params"].pop(),
+            "^group 1 has 4 parameters in the checkpoint and 5 in the optimizer: ",
+        ),
+        (
+            lambda s: s["param_groups"][0]["params"].append(9),
+            "^group 0 has 4 parameters in the checkpoint and 3 in the opt",
+        ),
+        (
+            lambda s: s["state"].update({99: {}}),
+            "^the checkpoint has state for parameter 99, which is in none of its groups$",
+        ),
+        (
+            lambda s: s["state"][2].update(exp_avg=torch.zeros(4, 7)),
+            r"^the checkpoint's 'exp_avg' of parameter 2 has shape \(4, 7\) and the parameter \(7, 4\):",
+        ),
+        (
+            lambda s: s["state"][4].update(exp_avg_sq=torch.zeros(3)),
+            r"^the checkpoint's 'exp_avg_sq' of parameter 4 has shape \(3,\) and the parameter \(4,\)",
+        ),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit(edit: Callable[[Any], Any], message: str) -> None:
+    model = build()
+    optimizer = OURS(model)
+    iterate(model, optimizer, 0)
+    before = snapshot(model, optimizer)
+    saved = copy.deepcopy(optimizer.state_dict())
+    edit(saved)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(saved)
+    assert same(before, snapshot(model, optimizer))
+
+
+def test_something_else_than_a_state_dict() -> None:
+    with pytest.raises(TypeError, match=r"^state_dict must be a dict, as state_dict\(\) returns it, got a list$"):
+        OURS(build()).load_state_dict([])
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_reading_through_distributed_checkpoint_changes_nothing(at: int) -> None:
+    model, twin = build(), build()
+    optimizer, twin_optimizer = OURS(model), OURS(twin)
+    for iteration in range(4):
+        if iteration == at:
+            before = snapshot(model, optimizer)
+            state = dcp.get_optimizer_state_dict(model, optimizer)
+            assert len(state["state"]) == (8 if at else 0)
+            assert same(before, snapshot(model, optimizer))
+        iterate(model, optimizer, iteration)
+        iterate(twin, twin_optimizer, iteration)
+        assert same(snapshot(model, optimizer), snapshot(twin, twin_optimizer))
+
+
+@pytest.mark.parametrize(("save", "load"), [(OURS, PLAIN), (PLAIN, OURS), (OURS, OURS)])
+def test_through_distributed_checkpoint(save: Make, load: Make) -> None:
+    model, other = build(), build()
+    optimizer, resumed = save(model), load(other)
+    iterate(model, optimizer, 0)
+    state = through_a_file(dcp.get_optimizer_state_dict(model, optimizer))
+    other.load_state_dict(model.state_dict())
+    dcp.set_optimizer_state_dict(other, resumed, state)
+    iterate(model, optimizer, 1)
+    iterate(other, resumed, 1)
+    assert len(resumed.state) == 8
+    assert same(snapshot(model, optimizer), snapshot(other, resumed))
+    assert loss_of(other, 0) == loss_of(model, 0)
