@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from inbackward.judging.compare import compare
 from inbackward.judging.bits import same_bits
+from inbackward.judging.compare import compare
 from inbackward.scenario import ModelConfig, Scenario, ScheduleConfig
 from inbackward.training import train_reference, train_unwatched
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -123,26 +124,26 @@ def _twin(implementation: Implementation, scenario: Scenario, device: torch.devi
 
 
 def _divergence(mismatch: Mismatch, ratio: float) -> Divergence:
-    place = {"iteration": mismatch.iteration, "quantity": mismatch.quantity, "name": mismatch.name}
+    place = Divergence(
+        iteration=mismatch.iteration, quantity=mismatch.quantity, name=mismatch.name, detail=mismatch.detail
+    )
     if mismatch.candidate is None or mismatch.reference is None:
-        return Divergence(**place, detail=mismatch.detail)
+        return place
     pair = mismatch.candidate, mismatch.reference
-    return Divergence(
-        **place, noise_ratio=ratio, max_abs=max_abs(*pair), max_ulp=max_ulp(*pair), needed_rtol=needed_rtol(*pair)
+    return replace(
+        place, noise_ratio=ratio, max_abs=max_abs(*pair), max_ulp=max_ulp(*pair), needed_rtol=needed_rtol(*pair)
     )
 
 
-def _judge_errors(
-    implementation: Implementation, scenario: Scenario, candidate: Trace, reference: Trace
-) -> Outcome:
+def _judge_errors(implementation: Implementation, scenario: Scenario, candidate: Trace, reference: Trace) -> Outcome:
     """One side raised: a refusal, the reference's own exception, or a crash."""
     mine, theirs = candidate.error, reference.error
     outcome = Outcome(scenario=scenario, verdict=Verdict.EQUIVALENT, existing=_count(reference), message=_quote(mine))
     if theirs is not None:
         if mine is not None and type(mine) is type(theirs):
             return replace(outcome, existing=0, message=f"both raise {_quote(mine)}")
-        done = f"raises {_quote(mine)}" if mine else "trains on"
-        message = f"the reference raises {_quote(theirs)}; the implementation {done}"
+        instead = f"raises {_quote(mine)}" if mine else "trains on"
+        message = f"the reference raises {_quote(theirs)}; the implementation {instead}"
         divergence = Divergence(iteration=len(reference.records), quantity="exception", name="", detail=message)
         verdict = Verdict.BROKEN if mine else Verdict.NOT_EQUIVALENT
         return replace(outcome, verdict=verdict, message=message, divergence=divergence)
@@ -167,8 +168,11 @@ def _count(trace: Trace) -> int:
 
 
 def _quote(error: BaseException | None) -> str:
-    """The exception as a user would meet it, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}" if error is not None else ""
+    """The exception as a user would meet it, on one line, without addresses that change from run to run."""
+    if error is None:
+        return ""
+    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text}"
 
 
 def _other_flavours(scenario: Scenario, implementation: Implementation) -> Iterator[tuple[str, dict[str, Any]]]:

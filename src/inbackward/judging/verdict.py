@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -105,6 +106,6 @@ class Outcome:
         return replace(self, seconds=seconds)
 
 
-def worst(verdicts: list[Verdict]) -> Verdict:
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The worst of them, by ``SEVERITY``."""
     return min(verdicts, key=SEVERITY.index)

@@ -1,6 +1,13 @@
 """The scenario, its events and JSON; the models, data and optimizers it names."""
 
-from inbackward.scenario.configs import DataConfig, GroupConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from inbackward.scenario.configs import (
+    DataConfig,
+    GroupConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    class_path,
+)
 from inbackward.scenario.events import (
     EVENTS,
     Edit,
@@ -11,6 +18,7 @@ from inbackward.scenario.events import (
     SkipBranch,
     StepClosure,
 )
+from inbackward.scenario.features import without
 from inbackward.scenario.scenario import EXPECTATIONS, SCHEMA, Scenario
 
 __all__ = [
@@ -30,4 +38,6 @@ __all__ = [
     "ScheduleConfig",
     "SkipBranch",
     "StepClosure",
+    "class_path",
+    "without",
 ]

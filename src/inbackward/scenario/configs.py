@@ -9,6 +9,7 @@ from typing import Any
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 MODEL_KINDS = ("llama", "convolution")
 DATA_SOURCES = ("standard-library", "synthetic")
+SELECTORS = ("@matrix", "@vector", "@first", "@last", "@even")
 SCHEDULES = (
     "LambdaLR", "StepLR", "LinearLR", "CosineAnnealingLR", "OneCycleLR", "CyclicLR", "ExponentialLR",
     "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts", "MultiStepLR",
@@ -25,13 +26,21 @@ def choose(value: str, choices: tuple[str, ...], what: str) -> None:
     require(value in choices, f"{what} is {value!r}; choose one of {', '.join(choices)}")
 
 
+def require_selectors(patterns: tuple[str, ...], what: str) -> None:
+    """Refuse a pattern that looks like a selector and is none."""
+    for pattern in patterns:
+        if pattern.startswith("@"):
+            choose(pattern, SELECTORS, what)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """A small transformer (or a convolution with batch norm), or any ``factory`` given as ``module:attribute``.
 
     A factory takes no argument and returns a module that maps int64 tokens below 256, ``(batch, time)``, to logits
-    ``(batch, time, at least 256)``. With ``branch`` the model has a layer that an iteration may leave out.
-    ``mixed`` gives parameters that match a pattern their own dtype: ``(("*norm*", "float32"),)``.
+    ``(batch, time, at least 256)``. With ``branch`` the model has a layer that an iteration may leave out; with
+    ``sparse`` the embedding's gradient is sparse. ``mixed`` gives parameters that match a pattern their own dtype:
+    ``(("*norm*", "float32"),)``.
     """
 
     kind: str = "llama"
@@ -45,6 +54,7 @@ class ModelConfig:
     tied: bool = False
     bias: bool = False
     branch: bool = False
+    sparse: bool = False
     dropout: float = 0.0
     mixed: tuple[tuple[str, str], ...] = ()
     factory: str = ""
@@ -81,6 +91,16 @@ class DataConfig:
         require(self.length >= 1, f"data.length is {self.length}; it must be at least 1")
 
 
+def class_path(cls: Any) -> str:
+    """``module:qualified name``, the form in which a scenario names a class.
+
+    The classes of ``torch.optim`` are named there, not in the private module that defines them.
+    """
+    module = str(getattr(cls, "__module__", "?"))
+    home = "torch.optim" if module.startswith("torch.optim.") else module
+    return f"{home}:{getattr(cls, '__qualname__', repr(cls))}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     """The optimizer class as ``module:qualified name``, its keyword arguments, and whether lr is given as a tensor."""
@@ -92,22 +112,24 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         require(self.cls.count(":") == 1, f"optimizer.cls is {self.cls!r}; write it as module:Class")
         require("params" not in self.kwargs, "optimizer.kwargs holds 'params'; the groups belong in scenario.groups")
-        require(
-            not self.tensor_lr or "lr" in self.kwargs, "optimizer.tensor_lr needs an lr in optimizer.kwargs"
-        )
+        require(not self.tensor_lr or "lr" in self.kwargs, "optimizer.tensor_lr needs an lr in optimizer.kwargs")
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupConfig:
     """One parameter group: every parameter whose name matches ``match`` and that no earlier group took.
 
-    ``match`` holds shell patterns (``"*.bias"``); none makes an empty group. ``reverse`` lists the parameters in the
-    reverse of the model's order.
+    ``match`` holds shell patterns (``"*.bias"``) or the selectors ``@matrix``, ``@vector``, ``@first``, ``@last`` and
+    ``@even``, which fit any model; none makes an empty group. ``reverse`` lists the parameters in the reverse of the
+    model's order.
     """
 
     match: tuple[str, ...] = ("*",)
     options: Mapping[str, Any] = field(default_factory=dict)
     reverse: bool = False
+
+    def __post_init__(self) -> None:
+        require_selectors(self.match, "group.match")
 
 
 @dataclass(frozen=True, kw_only=True)

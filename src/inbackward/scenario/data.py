@@ -27,8 +27,8 @@ def standard_library_text() -> Tensor:
     text = b""
     for name in SOURCES:
         spec = find_spec(name)
-        source = spec.loader.get_source(name) if spec and hasattr(spec.loader, "get_source") else None
-        text += (source or "").encode()
+        read = getattr(spec.loader, "get_source", None) if spec else None
+        text += ((read(name) if read else None) or "").encode()
     if len(text) < 1 << 16:
         raise RuntimeError("this Python ships no sources of its standard library; use data source 'synthetic'")
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)

@@ -115,6 +115,4 @@ class StepClosure(Event):
     kind: ClassVar[str] = "step-closure"
 
 
-EVENTS: dict[str, type[Event]] = {
-    cls.kind: cls for cls in (Resume, Edit, Observe, ExtraCalls, SkipBranch, StepClosure)
-}
+EVENTS: dict[str, type[Event]] = {cls.kind: cls for cls in (Resume, Edit, Observe, ExtraCalls, SkipBranch, StepClosure)}

@@ -93,7 +93,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, angles_TD: Tensor) -> Tensor:
         x = x + self.dropout(self.attention(self.attention_norm(x), angles_TD))
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        out: Tensor = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return out
 
 
 class Llama(nn.Module):
@@ -103,7 +104,7 @@ class Llama(nn.Module):
 
     def __init__(self, c: ModelConfig) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(c.vocabulary, c.dim)
+        self.embedding = nn.Embedding(c.vocabulary, c.dim, sparse=c.sparse)
         self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
         self.branch = nn.Linear(c.dim, c.dim) if c.branch else None
         self.norm = RMSNorm(c.dim)
@@ -128,7 +129,7 @@ class Convolution(nn.Module):
 
     def __init__(self, c: ModelConfig) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(c.vocabulary, c.dim)
+        self.embedding = nn.Embedding(c.vocabulary, c.dim, sparse=c.sparse)
         self.layers = nn.ModuleList(nn.Conv1d(c.dim, c.dim, 3, padding=1, bias=c.bias) for _ in range(c.layers))
         self.norms = nn.ModuleList(nn.BatchNorm1d(c.dim) for _ in range(c.layers))
         self.dropout = nn.Dropout(c.dropout)

@@ -10,13 +10,13 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from inbackward.scenario.events import EVENTS, Event
 
 
-@lru_cache(maxsize=None)
+@cache
 def field_types(cls: type) -> dict[str, Any]:
     """Field name to resolved annotation, in the order of the fields."""
     hints = typing.get_type_hints(cls)

@@ -18,6 +18,7 @@ from inbackward.scenario.configs import (
     ScheduleConfig,
     choose,
     require,
+    require_selectors,
 )
 from inbackward.scenario.events import Edit, Event, SkipBranch
 from inbackward.scenario.plain_data import from_plain, to_plain
@@ -72,6 +73,7 @@ class Scenario:
         require(0 <= self.seed < 2**31, f"seed is {self.seed}; it must be in [0, 2**31)")
         choose(self.dtype, DTYPES, "dtype")
         choose(self.strategy, STRATEGIES, "strategy")
+        require_selectors(self.frozen, "frozen")
         for expectation in self.expect:
             choose(expectation, EXPECTATIONS, "expect")
         require(

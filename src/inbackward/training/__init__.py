@@ -4,7 +4,7 @@ from inbackward.training.implementation import Implementation, Moment, as_implem
 from inbackward.training.in_backward import train_in_backward
 from inbackward.training.intervention import Intervention
 from inbackward.training.reference import train_reference, train_unwatched
-from inbackward.training.setting import NotRun, class_path, optimizer_class
+from inbackward.training.setting import NotRun, optimizer_class
 from inbackward.training.trace import Record, SavedState, Trace
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "SavedState",
     "Trace",
     "as_implementation",
-    "class_path",
     "optimizer_class",
     "train_in_backward",
     "train_reference",

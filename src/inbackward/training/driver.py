@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -81,9 +82,9 @@ class Driver(ABC):
         """Copies of everything observable now."""
         setting = self.setting
         state, unread = read_state(self.shape(), setting.names)
-        return Record(
+        return replace(
+            model_record(setting),
             loss=loss,
-            **copies(setting),
             state=state,
             unread=unread,
             hyperparameters=self.hyperparameters(),
@@ -93,12 +94,14 @@ class Driver(ABC):
         )
 
 
-def copies(setting: Setting) -> dict[str, dict[str, Tensor]]:
-    """Copies of the model's parameters and buffers, as fields of a ``Record``."""
-    return {
-        "parameters": {n: p.detach().clone() for p, n in setting.names.items()},
-        "buffers": {n: b.detach().clone() for n, b in setting.model.named_buffers()},
-    }
+def model_record(setting: Setting) -> Record:
+    """A record of the model alone: copies of its parameters and buffers."""
+    return Record(
+        loss=None,
+        parameters={n: p.detach().clone() for p, n in setting.names.items()},
+        buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
+        state={},
+    )
 
 
 @contextmanager
@@ -126,7 +129,7 @@ def drive(
     with isolated(scenario.seed):
         setting = Setting(scenario, device)
         trainable = frozenset(n for p, n in setting.names.items() if p.requires_grad)
-        trace = Trace(initial=Record(loss=None, **copies(setting), state={}), trainable=trainable)
+        trace = Trace(initial=model_record(setting), trainable=trainable)
         driver: Driver | None = None
         try:
             driver = start(setting)
@@ -143,7 +146,7 @@ def drive(
             trace.traceback = "".join(traceback.format_exception(error))
             trace.error = error.with_traceback(None)
             trace.optimizer_built = driver is not None
-            trace.aftermath = driver.record() if driver else Record(loss=None, **copies(setting), state={})
+            trace.aftermath = driver.record() if driver else model_record(setting)
         finally:
             if driver is not None:
                 driver.close()

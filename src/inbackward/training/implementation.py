@@ -39,8 +39,8 @@ class Implementation:
     """An optimizer-in-backward implementation under test. Everything but ``build`` has a default.
 
     Attributes:
-        build: ``(model, param_groups, optimizer_cls, kwargs) -> handle``. ``model`` is final; ``param_groups`` is a list
-            of dicts, ``[{"params": [...]}]`` for one plain group.
+        build: ``(model, param_groups, optimizer_cls, kwargs) -> handle``. ``model`` is final; ``param_groups`` is a
+            list of dicts, ``[{"params": [...]}]`` for one plain group.
         backward: ``(handle, loss, moment) -> total_norm | None``. Default: ``loss.backward()``.
         scheduler: ``(handle, make) -> scheduler | None``. Default: ``make(handle)``. Where it returns ``None``, or the
             handle is no ``Optimizer``, the schedule runs on a carrier and reaches ``moment.groups``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
@@ -12,10 +13,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inbackward.scenario import Scenario, SkipBranch
+from inbackward.scenario import Scenario, SkipBranch, class_path
 from inbackward.scenario.data import batch
 from inbackward.scenario.models import build_model
 from inbackward.training.implementation import Implementation, ParameterGroups
+
+SELECTORS: dict[str, Callable[[nn.Parameter, int, int], bool]] = {
+    "@matrix": lambda parameter, index, last: parameter.dim() == 2,
+    "@vector": lambda parameter, index, last: parameter.dim() < 2,
+    "@first": lambda parameter, index, last: index == 0,
+    "@last": lambda parameter, index, last: index == last,
+    "@even": lambda parameter, index, last: index % 2 == 0,
+}
 
 
 class NotRun(Exception):
@@ -36,21 +45,34 @@ class Setting:
     def __post_init__(self) -> None:
         s = self.scenario
         self.model = build_model(s.model, s.seed + self.fresh, getattr(torch, s.dtype)).to(self.device)
+        self.names: dict[nn.Parameter, str] = {}
         for name, parameter in self.model.named_parameters():
-            if any(fnmatchcase(name, pattern) for pattern in s.frozen):
-                parameter.requires_grad_(False)
-        self.names: dict[nn.Parameter, str] = {p: n for n, p in self.model.named_parameters()}
+            self.names[parameter] = name
+        for parameter in self.select(s.frozen):
+            parameter.requires_grad_(False)
+
+    def select(self, patterns: tuple[str, ...]) -> list[nn.Parameter]:
+        """The parameters that any pattern matches, in the model's order (``GroupConfig`` says how)."""
+        last = len(self.names) - 1
+        return [
+            parameter
+            for index, (parameter, name) in enumerate(self.names.items())
+            if any(
+                SELECTORS[pattern](parameter, index, last) if pattern in SELECTORS else fnmatchcase(name, pattern)
+                for pattern in patterns
+            )
+        ]
 
     @cached_property
     def groups(self) -> ParameterGroups:
         """The scenario's parameter groups over this model: plain parameters, options as the scenario has them."""
-        left = [(n, p) for p, n in self.names.items()]
+        free = dict.fromkeys(self.names)
         groups = ParameterGroups()
         for config in self.scenario.groups:
-            taken = [(n, p) for n, p in left if any(fnmatchcase(n, pattern) for pattern in config.match)]
-            left = [pair for pair in left if pair not in taken]
-            ordered = reversed(taken) if config.reverse else taken
-            groups.append({"params": [p for _, p in ordered], **config.options})
+            taken = [p for p in self.select(config.match) if p in free]
+            for parameter in taken:
+                del free[parameter]
+            groups.append({"params": taken[::-1] if config.reverse else taken, **config.options})
         if not self.scenario.groups:
             groups.append({"params": list(self.names)})
         groups.named = self.scenario.named
@@ -74,11 +96,6 @@ class Setting:
         loss = F.cross_entropy(wide.flatten(0, 1), targets.flatten())
         factor = s.loss_scale * (targets.numel() if s.token_weighted else 1)
         return loss.detach(), loss * factor if factor != 1 else loss
-
-
-def class_path(cls: Any) -> str:
-    """``module:qualified name``, the form in which a scenario names a class."""
-    return f"{getattr(cls, '__module__', '?')}:{getattr(cls, '__qualname__', repr(cls))}"
 
 
 def optimizer_class(path: str, implementation: Implementation | None = None) -> Any:

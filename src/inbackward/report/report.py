@@ -1,0 +1,185 @@
+"""The report of a run: plain data that a worker can send, a file can hold, and every door prints from."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import inbackward
+from inbackward.judging import Outcome, Verdict
+from inbackward.requirements import CATALOGUE
+from inbackward.verification import Result
+
+SCHEMA = "inbackward.report/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One requirement's result, as plain data.
+
+    Attributes:
+        entry: its object in the report's ``requirements`` (contract §5).
+        counts: scenarios, tensors compared and existing, and unobserved quantities, for the summary.
+        failed: it makes the run fail.
+        stale: it was declared unsupported or failing, and everything holds: strictness fails the run.
+        expected: the declared reason of a known defect, or ``""``.
+        traceback: of the exception that broke it, or ``""``.
+        scenario: the decisive scenario's JSON, for the replay file, or ``""``.
+    """
+
+    entry: dict[str, Any]
+    counts: dict[str, int] = field(default_factory=dict)
+    failed: bool = False
+    stale: bool = False
+    expected: str = ""
+    traceback: str = ""
+    scenario: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        return Verdict(self.entry["verdict"])
+
+
+def row(result: Result, replay: str = "") -> Row:
+    """The plain data of a result.
+
+    Args:
+        replay: the command that runs the decisive scenario again, where there is one.
+    """
+    decisive = result.worst
+    entry: dict[str, Any] = {
+        "id": result.requirement.id,
+        "verdict": result.verdict.value,
+        "by_strategy": {"single": result.verdict.value},
+        "scenarios": len(result.outcomes),
+        "scenarios_not_run": [{"scenario": o.scenario.label, "reason": o.message} for o in result.not_run],
+        "seconds": round(result.seconds, 3),
+        "message": result.message,
+    }
+    if decisive is not None and result.divergence is not None:
+        entry["divergence"] = _divergence(decisive)
+        entry["diagnosis"] = []
+        entry["replay"] = replay
+    return Row(
+        entry=entry,
+        counts={
+            "scenarios": len(result.outcomes),
+            "tensors_compared": sum(o.compared for o in result.outcomes),
+            "tensors_existing": sum(o.existing for o in result.outcomes),
+            "unobserved": sum(o.unobserved for o in result.outcomes),
+        },
+        failed=result.failed,
+        stale=result.holds_after_all,
+        expected=result.expected if result.verdict.fails else "",
+        traceback=decisive.traceback if decisive and result.verdict.fails else "",
+        scenario=decisive.scenario.to_json() if decisive and result.verdict.fails else "",
+    )
+
+
+def report(target: str, seed: int, rows: Sequence[Row]) -> dict[str, Any]:
+    """The whole report, of schema ``inbackward.report/1``; identical runs differ in ``seconds`` and ``environment``."""
+    return {
+        "schema": SCHEMA,
+        "target": target,
+        "environment": environment(),
+        "seed": seed,
+        "summary": summary(rows),
+        "requirements": [r.entry for r in sorted(rows, key=lambda r: list(CATALOGUE).index(r.entry["id"]))],
+    }
+
+
+def summary(rows: Iterable[Row]) -> dict[str, int]:
+    """The denominator: requirements that exist, those not selected, the count of each verdict, and of tensors."""
+    rows = list(rows)
+    counts = {"requirements": len(CATALOGUE), "not-selected": len(CATALOGUE) - len(rows)}
+    for verdict in (Verdict.EQUIVALENT, Verdict.WITHIN_NOISE, Verdict.REFUSED, Verdict.UNSUPPORTED):
+        counts[verdict.value] = sum(r.verdict is verdict for r in rows)
+    counts["expected-failures"] = sum(bool(r.expected) for r in rows)
+    for verdict in (Verdict.NOT_EQUIVALENT, Verdict.BROKEN, Verdict.NOT_RUN):
+        counts[verdict.value] = sum(r.verdict is verdict and not r.expected for r in rows)
+    for key in ("scenarios", "tensors_compared", "tensors_existing", "unobserved"):
+        counts[key] = sum(r.counts[key] for r in rows)
+    return counts
+
+
+def environment() -> dict[str, str]:
+    """What the numbers depend on beside the scenario."""
+    return {
+        "inbackward": inbackward.__version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def write_json(path: str | Path, document: dict[str, Any]) -> None:
+    """Write a report; the file appears whole or not at all.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write ``text`` to a temporary name beside ``path``, then rename.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def save_replay(folder: Path, result: Row) -> Path | None:
+    """Write the decisive scenario of a failure into ``folder`` for ``inbackward replay``; ``None`` where that fails.
+
+    A folder made here ignores itself in git.
+    """
+    name = f"{result.entry['id']}-{result.entry['divergence']['scenario'].partition('/')[2]}.json"
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            write_text(folder / ".gitignore", "*\n")
+        write_text(folder / name, result.scenario)
+    except OSError:
+        return None  # a report without a replay line is better than none
+    return folder / name
+
+
+def _divergence(outcome: Outcome) -> dict[str, Any]:
+    divergence = outcome.divergence
+    assert divergence is not None
+    return {
+        "scenario": outcome.scenario.label,
+        "strategy": outcome.scenario.strategy,
+        "rank": 0,
+        "iteration": divergence.iteration,
+        "quantity": divergence.quantity,
+        "name": divergence.name,
+        "noise_ratio": _finite(divergence.noise_ratio),
+        "max_abs": divergence.max_abs,
+        "max_ulp": divergence.max_ulp,
+    }
+
+
+def _finite(value: float | None) -> float | str | None:
+    """JSON has no infinity: a deviation over a floor of zero is written ``"inf"``."""
+    return "inf" if value is not None and math.isinf(value) else value

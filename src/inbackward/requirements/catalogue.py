@@ -1,0 +1,91 @@
+"""What a requirement is, and the list of all of them. The ids are public API."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from inbackward.requirements.arms import Arm
+from inbackward.scenario import Scenario
+
+FAMILIES = ("numbers", "parameters", "loop", "memory", "checkpoint", "ranks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirement:
+    """One thing that must hold.
+
+    Attributes:
+        id: stable; what ``-k``, ``--only`` and ``unsupported`` name.
+        family: one of ``FAMILIES``.
+        sentence: what must hold, in one sentence.
+        may_refuse: an exception before any number changes is as good as equivalence.
+        on_ranks: run again under strategies.
+        build: the fixed scenarios for the arms at hand; ``None`` where this version has none yet.
+    """
+
+    id: str
+    family: str
+    sentence: str
+    may_refuse: bool = False
+    on_ranks: bool = False
+    build: Callable[[tuple[Arm, ...]], Iterable[Scenario]] | None = None
+
+    def scenarios(self, arms: tuple[Arm, ...]) -> Iterator[Scenario]:
+        """The fixed scenarios, each carrying this requirement's id and whether it may be refused."""
+        for scenario in self.build(arms) if self.build else ():
+            yield scenario.with_(requirement=self.id, may_refuse=self.may_refuse)
+
+
+CATALOGUE: dict[str, Requirement] = {}
+
+
+def requirement(
+    id: str, family: str, sentence: str, *, may_refuse: bool = False, on_ranks: bool = False
+) -> Callable[[Callable[[tuple[Arm, ...]], Iterable[Scenario]]], Callable[[tuple[Arm, ...]], Iterable[Scenario]]]:
+    """Enter the decorated builder of scenarios into the catalogue."""
+
+    def enter(
+        build: Callable[[tuple[Arm, ...]], Iterable[Scenario]],
+    ) -> Callable[[tuple[Arm, ...]], Iterable[Scenario]]:
+        _add(
+            Requirement(id=id, family=family, sentence=sentence, may_refuse=may_refuse, on_ranks=on_ranks, build=build)
+        )
+        return build
+
+    return enter
+
+
+def planned(family: str, rows: str) -> None:
+    """Enter rows that have no scenarios in this version: their ids may be named, they are never counted as checked.
+
+    One a line: ``id | flags | sentence``, where flags are ``R`` (may refuse) and ``ranks``.
+    """
+    for row in rows.strip().splitlines():
+        id, flags, sentence = (cell.strip() for cell in row.split("|"))
+        _add(
+            Requirement(
+                id=id, family=family, sentence=sentence, may_refuse="R" in flags.split(), on_ranks="ranks" in flags
+            )
+        )
+
+
+def _add(entry: Requirement) -> None:
+    assert entry.id not in CATALOGUE, entry.id
+    assert entry.family in FAMILIES, entry.family
+    CATALOGUE[entry.id] = entry
+
+
+def require_known(ids: Iterable[str], where: str) -> None:
+    """Refuse an id that is not in the catalogue.
+
+    Raises:
+        ValueError: with the nearest id that is.
+    """
+    for id in ids:
+        bare = id.partition("@")[0]
+        if bare not in CATALOGUE:
+            near = difflib.get_close_matches(bare, CATALOGUE, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}?" if near else "see 'inbackward requirements'"
+            raise ValueError(f"{where} names no requirement {bare!r}; {hint}")

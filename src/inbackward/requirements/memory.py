@@ -1,0 +1,35 @@
+"""The family *memory*: what stepping inside the backward is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from inbackward.requirements.arms import Arm
+from inbackward.requirements.catalogue import planned, requirement
+from inbackward.requirements.numbers import MODELS, ONE_LAYER, step_lr
+from inbackward.scenario import GroupConfig, ModelConfig, Scenario, SkipBranch
+
+Arms = tuple[Arm, ...]
+
+
+@requirement("gradient-freed", "memory", "When backward() returns no gradient exists.", on_ranks=True)
+def gradient_freed(arms: Arms) -> Iterator[Scenario]:
+    freed = ("gradients-freed",)
+    two = GroupConfig(match=("@vector",)), GroupConfig()
+    for arm in arms:
+        for name in ("llama", "all-biases", "convolution"):
+            yield arm.run(name, model=MODELS[name], expect=freed)
+        yield arm.run("tied", model=ModelConfig(layers=1, tied=True), expect=freed)
+        yield arm.run("frozen", model=ONE_LAYER, frozen=("@even",), expect=freed)
+        yield arm.run("two-groups", model=ONE_LAYER, groups=two, schedule=step_lr(), expect=freed)
+        branch = ModelConfig(layers=1, branch=True)
+        yield arm.run("unused", model=branch, events=(SkipBranch(at=1),), expect=freed)
+
+
+planned(
+    "memory",
+    """
+    gradient-peak | | Never more than twice the largest gradient alive at once.
+    no-leak       | | Hooks, tensors and objects stay constant; nothing outlives close().
+    """,
+)

@@ -1,0 +1,221 @@
+"""From an implementation to its results: which scenarios a requirement has for it, and the verdict over them.
+
+The doors (pytest, the command, the library) call ``verify`` for one scenario and ``Suite`` for requirements.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from inbackward.judging import Divergence, Outcome, Verdict, control, judge, worst
+from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
+from inbackward.scenario import ModelConfig, Scenario, without
+from inbackward.training import Implementation, as_implementation
+
+# How many seeds each fixed scenario is run with.
+PROFILES = {"quick": 1, "ci": 4, "thorough": 25}
+
+
+def verify(implementation: Any, scenario: Scenario, device: str = "cpu") -> Outcome:
+    """The outcome of one scenario.
+
+    Args:
+        implementation: an ``Implementation``, or a class called as ``cls(params, optimizer_cls, **kwargs)``.
+        device: ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        TypeError: ``implementation`` is neither.
+
+    Example:
+        >>> from inbackward import OptimizerInBackward, Scenario, verify
+        >>> verify(OptimizerInBackward, Scenario()).verdict.value
+        'equivalent'
+    """
+    return Suite(as_implementation(implementation), device=device).judge(scenario)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A requirement with the outcomes of its scenarios.
+
+    Attributes:
+        declared: the reason given in ``Implementation.unsupported`` for this id, or ``""``.
+        expected: the reason given in ``Implementation.expected_failures``, or ``""``.
+        seconds: wall-clock time of its scenarios.
+    """
+
+    requirement: Requirement
+    outcomes: tuple[Outcome, ...]
+    declared: str = ""
+    expected: str = ""
+    seconds: float = 0.0
+
+    @property
+    def found(self) -> Verdict:
+        """What the scenarios say, whatever was declared: the worst of those that could run."""
+        ran = [o.verdict for o in self.outcomes if o.verdict is not Verdict.NOT_RUN]
+        return worst(ran) if ran else Verdict.NOT_RUN
+
+    @property
+    def verdict(self) -> Verdict:
+        """What reports print: ``unsupported`` where that was declared, else what was found."""
+        return Verdict.UNSUPPORTED if self.declared else self.found
+
+    @property
+    def holds_after_all(self) -> bool:
+        """Declared unsupported or failing, and every one of its scenarios ran and holds: the declaration is stale."""
+        return bool(self.declared or self.expected) and all(o.verdict.holds for o in self.outcomes) and self.ran_any
+
+    @property
+    def ran_any(self) -> bool:
+        return self.found is not Verdict.NOT_RUN
+
+    @property
+    def failed(self) -> bool:
+        """Violated, and nobody said beforehand that it would be."""
+        return self.verdict.fails and not self.expected
+
+    @property
+    def worst(self) -> Outcome | None:
+        """The outcome that decides ``found``, the first of its kind; ``None`` where there are no scenarios."""
+        decisive = [o for o in self.outcomes if o.verdict is self.found]
+        return decisive[0] if decisive else None
+
+    @property
+    def not_run(self) -> tuple[Outcome, ...]:
+        """Scenarios that could not run, each with its reason."""
+        return tuple(o for o in self.outcomes if o.verdict is Verdict.NOT_RUN)
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """Where the decisive scenario first left the reference."""
+        return self.worst.divergence if self.worst and self.verdict.fails else None
+
+    @property
+    def message(self) -> str:
+        """One line: the declared reason, the refusal as a user meets it, the divergence, or why nothing ran."""
+        if self.declared:
+            return self.declared
+        if self.worst is None:
+            return "it has no scenario for this implementation's optimizers"
+        return self.worst.message
+
+
+class Suite:
+    """One implementation on one device, and the requirements it can be held to.
+
+    Args:
+        implementation: what is under test.
+        device: ``"cpu"`` or ``"cuda"``.
+        seed: shifts the seed of every scenario.
+        profile: one of ``PROFILES``.
+        model: ``module:factory`` of a model to use wherever a scenario asks for the default one.
+
+    Raises:
+        ValueError: an unknown id in ``unsupported`` or ``expected_failures``, an unknown profile or device, a device
+            that this machine does not have, or a reference optimizer that cannot be built.
+    """
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        profile: str = "quick",
+        model: str = "",
+    ) -> None:
+        if profile not in PROFILES:
+            raise ValueError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)}")
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"device is {device!r}; choose cpu or cuda")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("device is 'cuda', but torch sees no GPU here; run with device cpu")
+        if not 0 <= seed < 20_000:
+            raise ValueError(f"seed is {seed}; it must be in [0, 20000)")
+        require_known(implementation.unsupported, "Implementation.unsupported")
+        require_known(implementation.expected_failures, "Implementation.expected_failures")
+        self.implementation = implementation
+        self.device = torch.device(device)
+        self.seed = seed
+        self.profile = profile
+        self.model = ModelConfig(factory=model) if model else None
+        self._control: dict[str, str] = {}
+
+    @cached_property
+    def arms(self) -> tuple[Arm, ...]:
+        """The reference optimizers that every family runs on."""
+        own = self.implementation.reference_optimizers
+        return default_arms() if own is None else arms_of(own)
+
+    def scenarios(self, requirement: Requirement) -> Iterator[Scenario]:
+        """The scenarios of a requirement for this implementation, no two of them the same run."""
+        seen: set[str] = set()
+        left_out = [id for id in self.implementation.unsupported if id != requirement.id]
+        for repetition in range(PROFILES[self.profile]):
+            for scenario in requirement.scenarios(self.arms):
+                for id in left_out:
+                    scenario = without(scenario, id)
+                if self.model and scenario.model in (ModelConfig(), ModelConfig(layers=1)):
+                    scenario = scenario.with_(model=self.model)
+                name = f"{scenario.name}-seed-{repetition}" if repetition else scenario.name
+                scenario = scenario.with_(name=name, seed=self.seed * 100_000 + repetition)
+                if scenario.digest not in seen:
+                    seen.add(scenario.digest)
+                    yield scenario
+
+    def run(self, id: str) -> Result:
+        """Judge every scenario of the requirement ``id``.
+
+        Raises:
+            ValueError: the id is unknown, or has no scenarios in this version.
+        """
+        require_known([id], "the selection")
+        requirement = CATALOGUE[id]
+        if requirement.build is None:
+            raise ValueError(f"requirement {id!r} has no scenarios in this version of inbackward")
+        started = time.perf_counter()
+        outcomes = tuple(self.judge(scenario) for scenario in self.scenarios(requirement))
+        return Result(
+            requirement=requirement,
+            outcomes=outcomes,
+            declared=self.implementation.unsupported.get(id, ""),
+            expected=self.implementation.expected_failures.get(id, ""),
+            seconds=time.perf_counter() - started,
+        )
+
+    def judge(self, scenario: Scenario) -> Outcome:
+        """The outcome of one scenario, after the control arm of its dtype."""
+        with _one_thread():
+            untrusted = self._untrusted(scenario.dtype)
+            if untrusted:
+                return Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=untrusted)
+            return judge(self.implementation, scenario, self.device)
+
+    def _untrusted(self, dtype: str) -> str:
+        if dtype not in self._control:
+            self._control[dtype] = control(dtype, self.device)
+        return self._control[dtype]
+
+
+def checkable() -> list[str]:
+    """The ids that have scenarios in this version, in the order of the catalogue."""
+    return [id for id, requirement in CATALOGUE.items() if requirement.build is not None]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Small models train fastest, and always alike, on one thread; the caller's setting is put back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
