@@ -164,8 +164,8 @@ def _iterate(scenario: Scenario, driver: Driver, iteration: int, observed: bool)
     loss = driver.iterate_by_closure(iteration) if by_closure else driver.iterate(iteration)
     _extra_calls(scenario, driver, iteration, "after")
     record = driver.record(loss)
-    if driver.schedule is not None:
-        advance(driver.schedule, loss.item())
+    if scenario.schedule is not None:
+        advance(scenario.schedule, driver.schedule, loss.item())
     return record
 
 

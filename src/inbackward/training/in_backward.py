@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from inbackward.scenario import Edit, Resume, Scenario
+from inbackward.scenario import Edit, Resume, Scenario, ScheduleConfig
 from inbackward.training.driver import Driver, drive
 from inbackward.training.implementation import Implementation, Moment, ParameterGroups
 from inbackward.training.reference import ReferenceDriver
@@ -59,13 +59,25 @@ class InBackwardDriver(Driver):
         config = self.setting.scenario.schedule
         if config is None:
             return
-        make = partial(make_schedule, config, last_epoch=last_epoch)
+
+        def make(optimizer: Optimizer) -> Any:
+            return make_schedule(self._rows_for(optimizer, config), optimizer, last_epoch)
+
         if self.implementation.scheduler is not None:
             self.schedule = self.implementation.scheduler(self.handle, make)
         elif isinstance(self.handle, Optimizer):
             self.schedule = make(self.handle)
         if self.schedule is None:
             self.schedule = make(self._carrier())
+
+    def _rows_for(self, optimizer: Optimizer, config: ScheduleConfig) -> ScheduleConfig:
+        """The factors of the groups that ``optimizer`` holds, where it is one of several and holds not all of them."""
+        planned = self.setting.groups
+        if len(config.factors) < 2 or len(optimizer.param_groups) == len(planned):
+            return config
+        of = {p: i for i, group in enumerate(planned) for p in group["params"]}
+        rows = [of.get(next(iter(group["params"]), None), 0) for group in optimizer.param_groups]
+        return replace(config, factors=tuple(config.factors[row] for row in rows))
 
     def edit(self, event: Edit) -> None:
         own = getattr(self.handle, "param_groups", None)
@@ -93,7 +105,9 @@ class InBackwardDriver(Driver):
                 repr(optimizer.param_groups)
         elif what == "state-dict":
             self.state_dict()
-        elif isinstance(self.handle, Optimizer):
+        elif not isinstance(self.handle, Optimizer):
+            raise NotRun(f"{type(self.handle).__name__} is no Optimizer, so get_optimizer_state_dict does not take it")
+        else:
             from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
             get_optimizer_state_dict(self.setting.model, self.handle)
