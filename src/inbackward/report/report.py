@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import platform
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 import inbackward
 from inbackward.judging import Outcome, Verdict
-from inbackward.requirements import CATALOGUE
+from inbackward.requirements import CATALOGUE, Requirement
 from inbackward.verification import Result
 
 SCHEMA = "inbackward.report/1"
@@ -80,6 +80,12 @@ def row(result: Result, replay: str = "") -> Row:
         traceback=decisive.traceback if decisive and result.verdict.fails else "",
         scenario=decisive.scenario.to_json() if decisive and result.verdict.fails else "",
     )
+
+
+def unreached(requirement: Requirement, reason: str) -> Row:
+    """The row of a selected requirement that the run ended before: not run, and counted so."""
+    never = row(Result(requirement=requirement, outcomes=()))
+    return replace(never, entry={**never.entry, "message": reason})
 
 
 def report(target: str, seed: int, rows: Sequence[Row]) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inbackward.judging import Verdict
-from inbackward.report.report import Row, summary
+from inbackward.judging import Outcome, Verdict
+from inbackward.judging.noise import LIMIT
+from inbackward.report.report import Row, environment, summary
 from inbackward.requirements import CATALOGUE
+from inbackward.verification import Suite
 
 WIDTH = 118
 TRACEBACK_LINES = 5
@@ -24,6 +26,16 @@ HOW_TO_READ = {
     "state-dict": "A user who saves this checkpoint meets the same: keep plain tensors and numbers in the state dict.",
     "exception": "One of the two loops raised, the other did not.",
 }
+
+
+def render_header(target: str, suite: Suite, selected: int) -> list[str]:
+    """What is judged, and on what."""
+    name, here = suite.implementation.name or "an implementation", environment()
+    return [
+        f"inbackward {here['inbackward']}: {name} ({target})",
+        f"torch {here['torch']}, {suite.device}, seed {suite.seed}, profile {suite.profile}; "
+        f"{selected} of {len(CATALOGUE)} requirements",
+    ]
 
 
 def render_failure(row: Row) -> list[str]:
@@ -73,17 +85,53 @@ def render_summary(rows: Sequence[Row]) -> list[str]:
     counts = summary(rows)
     verdicts = [key for key in counts if key not in _NOT_VERDICTS]
     not_run = sum(len(row.entry["scenarios_not_run"]) for row in rows)
+    good, bad = verdicts[:5], verdicts[5:]
     lines = [
-        f"{counts['requirements']} requirements exist, {counts['requirements'] - counts['not-selected']} selected: "
-        + ", ".join(f"{counts[key]} {key}" for key in verdicts),
-        f"{counts['scenarios']} scenarios"
-        + (f" ({not_run} not run)" if not_run else "")
-        + f"; {counts['tensors_compared']} tensors compared of {counts['tensors_existing']} that exist; "
+        f"requirements: {counts['requirements']} exist, {counts['requirements'] - counts['not-selected']} selected",
+        "verdicts:     " + ", ".join(f"{counts[key]} {key}" for key in good) + ",",
+        "              " + ", ".join(f"{counts[key]} {key}" for key in bad),
+        f"scenarios:    {counts['scenarios']}, {not_run} of them not run",
+        f"tensors:      {counts['tensors_compared']} compared of {counts['tensors_existing']} that exist; "
         f"{counts['unobserved']} quantities unobserved",
     ]
     if not counts["tensors_compared"]:
         lines.append("Nothing was compared, so this run proves nothing and fails.")
     return lines
+
+
+def render_details(rows: Sequence[Row]) -> list[str]:
+    """Every block of ``render_failure`` and the remarks, with an empty line after each part."""
+    parts = [*(render_failure(row) for row in rows), render_remarks(rows)]
+    return [line for part in parts if part for line in (*part, "")]
+
+
+def render_unsupported(rows: Sequence[Row]) -> list[str]:
+    """A Python literal for ``Implementation``: what failed, and what is declared rightly already, with reasons."""
+    kept = [r for r in rows if r.failed or (r.verdict is Verdict.UNSUPPORTED and not r.stale)]
+    return ["unsupported={", *(f"    {r.entry['id']!r}: {r.entry['message']!r}," for r in kept), "}"]
+
+
+def render_outcome(outcome: Outcome, target: str) -> list[str]:
+    """One scenario's verdict with all its numbers unrounded, and the traceback of what broke it."""
+    scenario, divergence = outcome.scenario, outcome.divergence
+    known = CATALOGUE.get(scenario.requirement)
+    lines = [clip(f"{scenario.label}, {target}, torch {environment()['torch']}"), f"verdict: {outcome.verdict}"]
+    lines += [clip(f"  {known.sentence}")] if known else []
+    lines += [f"  {outcome.message}"] if outcome.message else []
+    numbers: dict[str, object] = {"noise ratio": f"{outcome.noise_ratio!r} at worst, {LIMIT:g} is the limit"}
+    if divergence is not None:
+        numbers["noise ratio"] = f"{divergence.noise_ratio!r} here, {numbers['noise ratio']}"
+        numbers["largest difference"] = divergence.max_abs
+        numbers["units in the last place"] = divergence.max_ulp
+        numbers["relative tolerance needed"] = divergence.needed_rtol
+    numbers["tensors compared"] = f"{outcome.compared} of {outcome.existing}"
+    numbers["quantities unobserved"] = outcome.unobserved
+    numbers["uninformative tensors"] = outcome.uninformative
+    numbers["kernel flavour that matched"] = outcome.flavour or None
+    lines += [f"  {name:<28}{value}" for name, value in numbers.items() if value is not None]
+    if divergence is not None and divergence.quantity in HOW_TO_READ and not outcome.traceback:
+        lines.append(f"  {HOW_TO_READ[divergence.quantity]}")
+    return lines + outcome.traceback.rstrip().splitlines()
 
 
 def clip(line: str, width: int = WIDTH) -> str:
