@@ -76,6 +76,8 @@ def render_remarks(rows: Sequence[Row]) -> list[str]:
             continue  # it has a block of its own
         if row.verdict in (Verdict.REFUSED, Verdict.UNSUPPORTED, Verdict.NOT_RUN):
             lines += wrap(f"{id}: {row.verdict}: {row.entry['message']}")
+        elif row.verdict.holds and not row.counts["tensors_compared"]:
+            lines += wrap(f"{id}: {row.verdict}, but nothing was compared: {row.entry['message']}")
         elif missing:
             lines += wrap(f"{id}: {len(missing)} scenarios not run: {missing[0]['reason']}")
     return lines
