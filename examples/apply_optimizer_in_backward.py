@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from examples.one_optimizer_a_parameter import UNSUPPORTED, load_state_dict, schedulers, state_dict
 from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward, _get_in_backward_optimizers
 from torch.optim import Optimizer
 
-from examples.one_optimizer_a_parameter import UNSUPPORTED, load_state_dict, schedulers, state_dict
 from inbackward import Implementation
 
 

@@ -1,4 +1,4 @@
-"""What implementations with one optimizer a parameter have in common: schedules, checkpoints, and what they cannot do."""
+"""What implementations with one optimizer a parameter share: schedules, checkpoints, and what they cannot do."""
 
 from __future__ import annotations
 

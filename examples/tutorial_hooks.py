@@ -4,7 +4,8 @@ One optimizer a parameter, and a hook on each parameter that steps its optimizer
 there is to it. ``implementation`` lets the suite check it, from the folder that holds ``examples``:
 
     inbackward verify examples.tutorial_hooks:implementation
-    pytest --pyargs inbackward.suite --optimizer-in-backward examples.tutorial_hooks:implementation -k optimizer_in_backward
+    pytest --pyargs inbackward.suite -k optimizer_in_backward \\
+        --optimizer-in-backward examples.tutorial_hooks:implementation
 
 The tutorial has no schedule and no checkpoint; both are what anybody would add, one a parameter. What cannot be done
 that way is declared, with the reason (``examples/one_optimizer_a_parameter.py``).
@@ -15,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from examples.one_optimizer_a_parameter import UNSUPPORTED, load_state_dict, schedulers, state_dict
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from examples.one_optimizer_a_parameter import UNSUPPORTED, load_state_dict, schedulers, state_dict
 from inbackward import Implementation
 
 
