@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from inbackward.pytest_support.settings import FIXTURE, Settings
+from inbackward.pytest_support.settings import FIXTURE, SUITE, Settings
 from inbackward.pytest_support.source import MEND, Named, Wrong, providers
 
 _Test = TypeVar("_Test", bound=Callable[..., None])
@@ -65,13 +65,14 @@ def suite_is_wanted(config: pytest.Config, settings: Settings) -> bool:
 
 
 def collect_suite(session: pytest.Session) -> list[pytest.Item]:
-    """The suite's items, collected from the module itself.
+    """The suite's items, collected from the module itself, wherever it is installed.
 
-    Not by ``session.genitems``: under ``--lf`` that skips files without failures, and pytest looks for a file outside
-    ``rootdir`` by a path with ``..`` in it and never finds it. ``--lf`` still selects among the items.
+    Their node ids begin with the module's name, so that ``pytest --pyargs`` takes them: pytest has no usable node id
+    for a file outside ``rootdir``. Nor is ``session.genitems`` used: under ``--lf`` it skips files without failures,
+    and never finds a file outside ``rootdir`` among those with some. ``--lf`` still selects among the items.
     """
-    path = Path(str(import_module("inbackward.suite").__file__))
-    module: pytest.Module = pytest.Module.from_parent(session, path=path)
+    path = Path(str(import_module(SUITE).__file__))
+    module: pytest.Module = pytest.Module.from_parent(session, path=path, nodeid=SUITE)
     items = [item for item in module.collect() if isinstance(item, pytest.Item)]
     for item in items:
         item.ihook.pytest_itemcollected(item=item)

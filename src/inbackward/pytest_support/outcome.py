@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import warnings
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -34,7 +33,7 @@ def check(item: pytest.Function, given: Any, requirement: str) -> None:
     if row.scenario:
         row = _with_replay(row, item, run)
     item.stash[FINDING] = {"target": run.label(suite), "row": asdict(row)}
-    _conclude(row, run.settings.strict)
+    _conclude(item, row, run.settings.strict)
 
 
 def _suite(run: Run, given: Any) -> tuple[Suite | None, str]:
@@ -62,16 +61,26 @@ def _with_replay(row: report.Row, item: pytest.Function, run: Run) -> report.Row
     return replace(row, entry={**row.entry, "replay": command})
 
 
-def _conclude(row: report.Row, strict: bool) -> None:
+def _conclude(item: pytest.Function, row: report.Row, strict: bool) -> None:
     __tracebackhide__ = True
     text = "\n".join(report.render_failure(row))
     if row.failed or (row.stale and strict):
         pytest.fail(text, pytrace=False)
     if row.stale:
-        warnings.warn(pytest.PytestWarning(text), stacklevel=1)
+        _warn(item, text)
     elif row.verdict is Verdict.UNSUPPORTED:
         pytest.xfail(f"unsupported: {row.entry['message']}")
     elif row.expected:
         pytest.xfail(f"expected failure: {row.expected} ({row.verdict}: {row.entry['message']})")
     elif row.verdict is Verdict.NOT_RUN:
         pytest.skip(f"not run: {row.entry['message']}")
+
+
+def _warn(item: pytest.Function, text: str) -> None:
+    __tracebackhide__ = True
+    try:
+        item.warn(pytest.PytestWarning(text))
+        return
+    except pytest.PytestWarning:  # filterwarnings = error
+        pass
+    pytest.fail(text, pytrace=False)

@@ -9,6 +9,7 @@ import pytest
 
 FIXTURE = "optimizer_in_backward"
 OPTION = "--optimizer-in-backward"
+SUITE = "inbackward.suite"
 
 # What follows the option's name, its metavar and its help; each but replay is an ini key as well.
 _OPTIONS = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from inbackward.pytest_support.settings import FIXTURE, OPTION, Settings
+from inbackward.pytest_support.settings import FIXTURE, OPTION, SUITE, Settings
 
 if TYPE_CHECKING:
     from inbackward.training import Implementation
@@ -93,9 +93,9 @@ def way_in(item: pytest.Function, settings: Settings, requirement: str) -> list[
         arguments += [f"{OPTION}-device", settings.device]
     for name in providers(config):
         arguments += ["-p", name]
-    if item.path.samefile(str(import_module("inbackward.suite").__file__)):
+    if item.path.samefile(str(import_module(SUITE).__file__)):
         arguments.append("--pyargs")
-        place = "inbackward.suite"
+        place = SUITE
     else:
         place = os.path.relpath(item.path, config.invocation_params.dir)
     # A fixture with parameters makes an item for each; its node id tells which it was.

@@ -66,7 +66,9 @@ class Tally:
             terminalreporter.write_line(f"ERROR: {problem}", red=True)
 
     def _compared(self) -> bool:
-        return any(row.counts["tensors_compared"] for rows in self.rows.values() for row in rows.values())
+        """Whether there are numbers behind the verdicts, for every implementation that was judged."""
+        compared = [sum(row.counts["tensors_compared"] for row in rows.values()) for rows in self.rows.values()]
+        return bool(compared) and all(compared)
 
     def _write(self, path: Path) -> None:
         """Write the report; what prevents it is a problem of the run."""
