@@ -9,8 +9,8 @@ import pytest
 from inbackward.cli import main
 
 # frozen: the scheduler is given an outer optimizer, the inner ones keep the constructor's lr. keeps: the plain
-# optimizer in step(), whose only fault is that gradients live on. Hot: an lr 1 % too large. Crash: it loads no checkpoint. Coupled:
-# an optimizer that must not be stepped by the parameter.
+# optimizer in step(), whose only fault is that gradients live on. Hot: an lr 1 % too large. Crash: it loads no
+# checkpoint. Coupled: an optimizer that must not be stepped by the parameter.
 MINE = """
 import torch
 from dataclasses import replace

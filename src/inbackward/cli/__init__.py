@@ -34,11 +34,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return say(f"error: {error}", WRONG_INPUT)
     except KeyboardInterrupt:
         return say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader has seen enough; nothing may be written at exit either
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has seen enough
+        _let_go_of_stdout()
         return BROKEN_PIPE
     except OSError as error:
+        _let_go_of_stdout()
         return say(f"error: this machine failed: {error}", NOTHING_PROVED)
     except Exception:  # never status 1: that would accuse the implementation
         traceback.print_exc()
         return say("error: the lines above show a fault of inbackward itself; please report it", NOTHING_PROVED)
+
+
+def _let_go_of_stdout() -> None:
+    """Where it takes nothing more, the interpreter must not try again at exit: that has lines and a status of its own."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
