@@ -3,8 +3,8 @@
 The order inside an iteration is fixed:
 
 1. ``Resume``, ``Recreate``, ``Copy``: other objects from here on.
-2. ``Cast``, ``Freeze``, ``Unfreeze``, ``AddGroup``, ``Edit``, then ``Observe``, ``Snapshot``, ``ForeignBackward``,
-   ``ExtraCalls(when="before")``.
+2. ``Cast``, ``Freeze``, ``Unfreeze``, ``AddGroup``, ``Edit``, then ``Observe``, ``Snapshot``, ``LoadUnfit``,
+   ``ForeignBackward``, ``ExtraCalls(when="before")``.
 3. Forward and backward of every micro-batch. ``SkipBranch`` leaves the optional branch out of these forwards,
    ``NonFinite`` spoils gradients, ``SecondBackward`` goes through the last graph once more.
 4. Clipping, where the scenario clips; ``step()``, or ``step(closure)`` under ``StepClosure``; then ``zero_grad()``.
@@ -29,6 +29,7 @@ CALLS = ("step", "zero_grad")
 RECREATIONS = ("close", "del", "rebind", "held", "model-before", "model-after")
 COPIES = ("deepcopy", "pickle", "model")
 FOREIGN = ("through", "skipped")
+UNFIT = ("missing-state", "missing-parameter", "wrong-shape", "no-groups")
 READINGS = ("state", "groups", "state-dict", "dcp")
 
 
@@ -244,6 +245,22 @@ class Snapshot(Event):
         choose(self.route, ("memory", "file"), "snapshot.route")
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoadUnfit(Event):
+    """``load_state_dict`` of a state dict that was meant for another model.
+
+    ``missing-state``: one parameter's state is gone. ``missing-parameter``: a group is one shorter. ``wrong-shape``:
+    one parameter's state has another shape. ``no-groups``: the document has no ``param_groups``.
+    """
+
+    kind: ClassVar[str] = "load-unfit"
+    what: str = "missing-parameter"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.what, UNFIT, "load-unfit.what")
+
+
 EVENTS: dict[str, type[Event]] = {
     cls.kind: cls
     for cls in (
@@ -257,6 +274,7 @@ EVENTS: dict[str, type[Event]] = {
         Edit,
         Observe,
         Snapshot,
+        LoadUnfit,
         ForeignBackward,
         ExtraCalls,
         SkipBranch,

@@ -23,6 +23,7 @@ from inbackward.scenario import (
     ExtraCalls,
     ForeignBackward,
     Freeze,
+    LoadUnfit,
     Observe,
     Recreate,
     Resume,
@@ -148,6 +149,25 @@ def _snapshot(driver: Driver, event: Snapshot) -> None:
     driver.bystanders.append(("a snapshot of the state dict", lambda: not _same(taken, kept)))
 
 
+def _load_unfit(driver: Driver, event: LoadUnfit) -> None:
+    state_dict = copy.deepcopy(driver.state_dict())
+    if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
+        raise NotRun("its state dict is not in an optimizer's layout, so it cannot be made unfit")
+    first = next(iter(state_dict["state"]), None)
+    if event.what == "no-groups":
+        del state_dict["param_groups"]
+    elif event.what == "missing-parameter":
+        state_dict["param_groups"][-1]["params"].pop()
+    elif first is None:
+        raise NotRun("no parameter has state yet that could be made unfit")
+    elif event.what == "missing-state":
+        del state_dict["state"][first]
+    else:
+        entries = state_dict["state"][first]
+        state_dict["state"][first] = {k: v[:-1] if isinstance(v, Tensor) and v.dim() else v for k, v in entries.items()}
+    driver.load_state_dict(state_dict)
+
+
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and torch.equal(a, b)
@@ -183,6 +203,7 @@ _BEFORE: dict[type[Event], Callable[[Driver, Any], None]] = {
     Edit: lambda driver, event: driver.edit(event),
     Observe: observe,
     Snapshot: _snapshot,
+    LoadUnfit: _load_unfit,
     ForeignBackward: _foreign_backward,
     ExtraCalls: lambda driver, event: _extra_calls(driver, event, "before"),
 }
