@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.optimizer.toys import Matrices, Rows, Toy, Twins, build, iterate, loss_of
 from torch import nn
+from torch._dynamo import compiled_autograd
 
 from inbackward import OptimizerInBackward
 
@@ -152,6 +153,21 @@ def test_create_graph() -> None:
 
     twins.each(train)
     twins.check()
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch's own, about its own tensors
+def test_compiled_autograd_does_not_trace_the_update() -> None:
+    twins = Twins(model=Matrices)
+
+    def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        with compiled_autograd._enable(torch.compile(backend="eager")):
+            loss_of(model, 1).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    twins.each(train)
+    twins.check()
+    assert twins.optimizer.state[twins.model.block.weight]["step"] == 1
 
 
 def test_hooks_that_the_user_put_before_see_and_change_the_gradient() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -289,6 +290,28 @@ def test_what_the_optimizer_writes_into_its_groups(calls_step: bool) -> None:
         if calls_step or iteration == 3:
             twins.check()
     assert [group["k"] for group in twins.optimizer.param_groups] == [4, 4]
+
+
+@pytest.mark.parametrize(
+    "do",
+    [
+        lambda optimizer: optimizer.step(),
+        lambda optimizer: optimizer.close(),
+        lambda optimizer: optimizer.state_dict(),
+        copy.deepcopy,
+        lambda optimizer: optimizer.load_state_dict({"state": {}, "param_groups": [{"k": 1, "params": [0, 1]}]}),
+    ],
+)
+def test_what_it_wrote_is_there_when_it_is_needed(do: Callable[[Any], Any]) -> None:
+    model = build()
+    optimizer = OptimizerInBackward(model.block.parameters(), Counter)
+    loss_of(model, 0).backward()
+    assert "k" not in optimizer.param_groups[0]
+    do(optimizer)
+    assert optimizer.param_groups[0]["k"] == 1
+    optimizer.param_groups[0]["k"] = 7
+    optimizer.step()
+    assert optimizer.param_groups[0]["k"] == 7
 
 
 class Coupled(torch.optim.SGD):

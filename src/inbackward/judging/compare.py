@@ -142,6 +142,8 @@ def _tensor_mismatch(iteration: int, quantity: str, name: str, value: Tensor, ex
 def _compare_facts(result: Comparison, iteration: int, mine: Record, theirs: Record) -> None:
     result.unobserved += len(mine.unread)
     for name, values in (theirs.hyperparameters or {}).items():
+        if name not in theirs.gradients_after_backward:
+            continue  # not updated, so nothing was used; what its group shows may be brought up to date later
         shown = (mine.hyperparameters or {}).get(name, {})
         for key, expected in values.items():
             if key not in shown:

@@ -18,11 +18,18 @@ def unmet(scenario: Scenario, candidate: Trace, reference: Trace) -> Divergence 
 
 
 def _moved(candidate: Trace, reference: Trace) -> Divergence | None:
-    """Every trainable parameter that had a gradient in the reference has moved."""
-    had_gradient = set().union(*(r.gradients_after_backward for r in reference.records)) & reference.trainable
+    """Every trainable parameter that a gradient moved in the reference has moved.
+
+    A bias before a batch norm has a gradient of rounding size only, and a small lr leaves it where it is.
+    """
     last = len(candidate.records) - 1
+    had_gradient = set().union(*(r.gradients_after_backward for r in reference.records)) & reference.trainable
+
+    def moved(trace: Trace, name: str) -> bool:
+        return not same_bits(trace.records[last].parameters[name], trace.initial.parameters[name])
+
     for name in sorted(had_gradient):
-        if same_bits(candidate.records[last].parameters[name], candidate.initial.parameters[name]):
+        if moved(reference, name) and not moved(candidate, name):
             return Divergence(iteration=last, quantity="parameter", name=name, detail="has a gradient, never moved")
     return None
 

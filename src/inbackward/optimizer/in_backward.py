@@ -38,9 +38,10 @@ class OptimizerInBackward(Optimizer):
     plain optimizer loads here and the reverse. A value that the wrapped class writes into its groups (a counter) is
     seen there from `step()` on; an attribute that it keeps of itself, it changes once a parameter, not once a step.
 
-    Each `backward()` is one update, so several micro-batches or a clipped total norm need more than this class alone.
-    Keep a reference to the optimizer: deleting it ends the updates, as `close()` does. A new one over exactly the same
-    parameters takes over. A parameter that was put into a group by hand is updated by `step()` the first time.
+    Each `backward()` is one update with the gradient as it is then, so that several micro-batches, a clipped total
+    norm, a GradScaler and DistributedDataParallel need more than this class alone. Keep a reference to the optimizer:
+    deleting it ends the updates, as `close()` does. A new one over exactly the same parameters takes over. A parameter
+    that was put into a group by hand is updated by `step()` the first time.
 
     Args:
         params (iterable of Tensor, of (str, Tensor) or of dict): what the wrapped class takes as its `params`.

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 # torch wraps every `step` in one function, which runs the hooks that are common to all optimizers and opens a profiler
@@ -35,6 +36,7 @@ class OneAtATime:
         self._stepped: set[int] = set()
         self._written: dict[int, dict[str, Any]] = {}
 
+    @_disable_dynamo  # compiled autograd would trace the update, with other roundings
     def step(self, p: Tensor) -> None:
         """Update `p` and free its gradient, which is kept if the optimizer raises or has no such parameter."""
         with self._lock:

@@ -1,5 +1,33 @@
 """Reports: plain data, JSON, and text for terminals."""
 
-from inbackward.report.report import Row, report, row, save_replay, summary, write_json
+from inbackward.report.files import require_writable, save_replay, write_json
+from inbackward.report.report import Row, report, row, summary, unreached
+from inbackward.report.screen import Screen
+from inbackward.report.terminal import (
+    render_details,
+    render_failure,
+    render_header,
+    render_outcome,
+    render_remarks,
+    render_summary,
+    render_unsupported,
+)
 
-__all__ = ["Row", "report", "row", "save_replay", "summary", "write_json"]
+__all__ = [
+    "Row",
+    "Screen",
+    "render_details",
+    "render_failure",
+    "render_header",
+    "render_outcome",
+    "render_remarks",
+    "render_summary",
+    "render_unsupported",
+    "report",
+    "require_writable",
+    "row",
+    "save_replay",
+    "summary",
+    "unreached",
+    "write_json",
+]

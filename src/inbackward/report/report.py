@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import platform
-import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 import inbackward
 from inbackward.judging import Outcome, Verdict
-from inbackward.requirements import CATALOGUE
+from inbackward.requirements import CATALOGUE, Requirement
 from inbackward.verification import Result
 
 SCHEMA = "inbackward.report/1"
@@ -28,7 +24,7 @@ class Row:
 
     Attributes:
         entry: its object in the report's ``requirements`` (contract §5).
-        counts: scenarios, tensors compared and existing, and unobserved quantities, for the summary.
+        counts: scenarios and those that fail, tensors compared and existing, and unobserved quantities.
         failed: it makes the run fail.
         stale: it was declared unsupported or failing, and everything holds: strictness fails the run.
         expected: the declared reason of a known defect, or ``""``.
@@ -67,12 +63,13 @@ def row(result: Result, replay: str = "") -> Row:
     }
     if decisive is not None and result.divergence is not None:
         entry["divergence"] = _divergence(decisive)
-        entry["diagnosis"] = []
-        entry["replay"] = replay
+        if replay:
+            entry["replay"] = replay
     return Row(
         entry=entry,
         counts={
             "scenarios": len(result.outcomes),
+            "scenarios_failing": sum(o.verdict.fails for o in result.outcomes),
             "tensors_compared": sum(o.compared for o in result.outcomes),
             "tensors_existing": sum(o.existing for o in result.outcomes),
             "unobserved": sum(o.unobserved for o in result.outcomes),
@@ -83,6 +80,12 @@ def row(result: Result, replay: str = "") -> Row:
         traceback=decisive.traceback if decisive and result.verdict.fails else "",
         scenario=decisive.scenario.to_json() if decisive and result.verdict.fails else "",
     )
+
+
+def unreached(requirement: Requirement, reason: str) -> Row:
+    """The row of a selected requirement that the run ended before: not run, and counted so."""
+    never = row(Result(requirement=requirement, outcomes=()))
+    return replace(never, entry={**never.entry, "message": reason})
 
 
 def report(target: str, seed: int, rows: Sequence[Row]) -> dict[str, Any]:
@@ -122,48 +125,6 @@ def environment() -> dict[str, str]:
     }
 
 
-def write_json(path: str | Path, document: dict[str, Any]) -> None:
-    """Write a report; the file appears whole or not at all.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
-
-
-def write_text(path: str | Path, text: str) -> None:
-    """Write ``text`` to a temporary name beside ``path``, then rename.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def save_replay(folder: Path, result: Row) -> Path | None:
-    """Write the decisive scenario of a failure into ``folder`` for ``inbackward replay``; ``None`` where that fails.
-
-    A folder made here ignores itself in git.
-    """
-    name = f"{result.entry['id']}-{result.entry['divergence']['scenario'].partition('/')[2]}.json"
-    try:
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            write_text(folder / ".gitignore", "*\n")
-        write_text(folder / name, result.scenario)
-    except OSError:
-        return None  # a report without a replay line is better than none
-    return folder / name
-
-
 def _divergence(outcome: Outcome) -> dict[str, Any]:
     divergence = outcome.divergence
     assert divergence is not None
@@ -175,11 +136,12 @@ def _divergence(outcome: Outcome) -> dict[str, Any]:
         "quantity": divergence.quantity,
         "name": divergence.name,
         "noise_ratio": _finite(divergence.noise_ratio),
-        "max_abs": divergence.max_abs,
+        "max_abs": _finite(divergence.max_abs),
         "max_ulp": divergence.max_ulp,
+        "needed_rtol": _finite(divergence.needed_rtol),
     }
 
 
 def _finite(value: float | None) -> float | str | None:
-    """JSON has no infinity: a deviation over a floor of zero is written ``"inf"``."""
-    return "inf" if value is not None and math.isinf(value) else value
+    """JSON has no infinity: a deviation over nothing at all is written ``"inf"``."""
+    return "inf" if value is not None and not math.isfinite(value) else value

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from inbackward.scenario import OptimizerConfig, Scenario, class_path
 
 
@@ -40,12 +38,16 @@ class Arm:
 
 def make_arm(name: str, cls: Any, kwargs: Mapping[str, Any]) -> Arm:
     """The arm of a class, probed over one small parameter."""
+    import torch
+
     probe = cls([torch.zeros(1, 1, requires_grad=True)], **kwargs)
     return Arm(name, cls, OptimizerConfig(cls=class_path(cls), kwargs=dict(kwargs)), dict(probe.defaults))
 
 
 def default_arms() -> tuple[Arm, ...]:
     """AdamW with decay, and SGD with momentum: AdamW alone is blind to much (design §4.5)."""
+    import torch  # late, so that the catalogue can be listed without it
+
     return (
         make_arm("adamw", torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
         make_arm("sgd", torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),

@@ -56,7 +56,7 @@ def resume_schedule(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
         if not arm.has("lr"):
             continue
-        cycle = arm.has("momentum") or arm.has("betas")
+        cycle = bool(arm.defaults.get("momentum")) or arm.has("betas")
         one_cycle = {"max_lr": arm.lr * 3, "total_steps": 8, "cycle_momentum": cycle}
         schedules = {
             "step": step_lr(),

@@ -91,7 +91,7 @@ def lr_schedule(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
         if not arm.has("lr"):
             continue
-        momentum = arm.has("momentum") or arm.has("betas")
+        momentum = bool(arm.defaults.get("momentum")) or arm.has("betas")
         schedules = {
             "warm-up-from-0": WARM_UP,
             "starts-below-1": table((0.3, 0.6, 1.0)),

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from inbackward.requirements.arms import make_arm
 from inbackward.scenario import GroupConfig, ModelConfig, Scenario
 
@@ -31,6 +29,8 @@ class Entry:
 
     def scenarios(self) -> Iterator[Scenario]:
         """One a run; nothing on a torch that does not have the class."""
+        import torch  # late, so that the catalogue can be listed without it
+
         cls = getattr(torch.optim, self.cls, None)
         if cls is None:
             return

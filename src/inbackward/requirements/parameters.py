@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from inbackward.requirements.arms import Arm, is_default, make_arm
 from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.numbers import ONE_LAYER, step_lr
@@ -171,6 +169,8 @@ def sparse_gradient(arms: Arms) -> Iterator[Scenario]:
     sparse = ModelConfig(layers=1, sparse=True)
     taking = list(arms)
     if is_default(arms):
+        import torch  # late, so that the catalogue can be listed without it
+
         adagrad = make_arm("adagrad", torch.optim.Adagrad, {"lr": 0.05})
         taking += [adagrad, make_arm("plain-sgd", torch.optim.SGD, {"lr": 0.1})]
     for arm in taking:
@@ -178,6 +178,8 @@ def sparse_gradient(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("accumulated", model=sparse, micro_batches=(2,))
         yield arm.run("step-schedule", model=sparse, schedule=step_lr())
     if is_default(arms):
+        import torch
+
         adam = make_arm("sparse-adam", torch.optim.SparseAdam, {"lr": 0.01})
         only = {"groups": (GroupConfig(match=("embedding*",)),), "frozen": ("blocks*", "norm*", "head*")}
         yield adam.run("embedding", model=sparse, **only)

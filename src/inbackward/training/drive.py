@@ -112,8 +112,8 @@ def _iterate(scenario: Scenario, driver: Driver, iteration: int, observed: bool)
     for event in scenario.at(iteration, ExtraCalls):
         _extra_calls(driver, event, "after")
     record = driver.record(loss)
-    if driver.schedule is not None:
-        advance(driver.schedule, loss.item())
+    if scenario.schedule is not None:
+        advance(scenario.schedule, driver.schedule, loss.item())
     return record
 
 
@@ -153,7 +153,7 @@ def _load_unfit(driver: Driver, event: LoadUnfit) -> None:
     state_dict = copy.deepcopy(driver.state_dict())
     if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
         raise NotRun("its state dict is not in an optimizer's layout, so it cannot be made unfit")
-    first = next(iter(state_dict["state"]), None)
+    first = min(state_dict["state"], default=None)
     if event.what == "no-groups":
         del state_dict["param_groups"]
     elif event.what == "missing-parameter":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import gc
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from inbackward.scenario import Edit, Recreate, Resume, Scenario, SecondBackward
+from inbackward.scenario import Edit, Recreate, Resume, Scenario, ScheduleConfig, SecondBackward
 from inbackward.training.drive import begin, drive
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation, Moment, ParameterGroups
@@ -85,7 +85,10 @@ class InBackwardDriver(Driver):
         config = self.setting.scenario.schedule
         if config is None:
             return
-        make = partial(make_schedule, config, last_epoch=last_epoch)
+
+        def make(optimizer: Optimizer) -> Any:
+            return make_schedule(self._rows_for(optimizer, config), optimizer, last_epoch)
+
         self.schedule = None
         if self.implementation.scheduler is not None:
             self.schedule = self.implementation.scheduler(self.handle, make)
@@ -93,6 +96,15 @@ class InBackwardDriver(Driver):
             self.schedule = make(self.handle)
         if self.schedule is None:
             self.schedule = make(self._carrier())
+
+    def _rows_for(self, optimizer: Optimizer, config: ScheduleConfig) -> ScheduleConfig:
+        """The factors of the groups that ``optimizer`` holds, where it is one of several and holds not all of them."""
+        planned = self.setting.groups
+        if len(config.factors) < 2 or len(optimizer.param_groups) == len(planned):
+            return config
+        of = {p: i for i, group in enumerate(planned) for p in group["params"]}
+        rows = [of.get(next(iter(group["params"]), None), 0) for group in optimizer.param_groups]
+        return replace(config, factors=tuple(config.factors[row] for row in rows))
 
     def edit(self, event: Edit) -> None:
         own = getattr(self.handle, "param_groups", None)

@@ -133,6 +133,6 @@ def train_unwatched(scenario: Scenario, device: torch.device) -> dict[str, Tenso
         begin(driver)
         for iteration in range(scenario.iterations):
             loss = driver.iterate(iteration)
-            if driver.schedule is not None:
-                advance(driver.schedule, loss.item())
+            if scenario.schedule is not None:
+                advance(scenario.schedule, driver.schedule, loss.item())
         return {name: parameter.detach() for parameter, name in driver.setting.names.items()}

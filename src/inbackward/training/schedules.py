@@ -28,9 +28,9 @@ def make_schedule(config: ScheduleConfig, optimizer: Optimizer, last_epoch: int 
     return cls(optimizer, **_lists(kwargs))
 
 
-def advance(schedule: Any, loss: float) -> None:
-    """One ``step()``, with the loss where the schedule watches a metric."""
-    if isinstance(schedule, lr_scheduler.ReduceLROnPlateau):
+def advance(config: ScheduleConfig, schedule: Any, loss: float) -> None:
+    """One ``step()``, with the loss where the schedule watches a metric, be it inside a wrapper of someone's own."""
+    if config.cls == "ReduceLROnPlateau":
         schedule.step(loss)
     else:
         schedule.step()

@@ -11,9 +11,6 @@ from torch.optim import Optimizer
 
 from inbackward.training.trace import State
 
-# Switches between kernels that compute the same update: no hyperparameters.
-KERNEL_FLAGS = frozenset({"foreach", "fused", "capturable", "differentiable"})
-
 
 def optimizers_in(shape: Any) -> list[Any] | None:
     """The optimizers inside one of the known shapes, or ``None`` for any other object."""
@@ -58,7 +55,7 @@ def read_hyperparameters(shape: Any, names: Mapping[nn.Parameter, str]) -> dict[
     seen: dict[str, dict[str, Any]] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            values = {k: _number(group[k]) for k in optimizer.defaults if k in group and k not in KERNEL_FLAGS}
+            values = {k: _number(group[k]) for k in optimizer.defaults if k in group and not _is_switch(group[k])}
             for parameter in group["params"]:
                 if parameter in names:
                     seen[names[parameter]] = values
@@ -89,6 +86,11 @@ def write_hyperparameter(group: dict[str, Any], name: str, value: Any, in_place:
 
 def _is_optimizer(value: Any) -> bool:
     return isinstance(value, Optimizer)
+
+
+def _is_switch(value: Any) -> bool:
+    """A flag, or one left open: what it does shows in the numbers, and ``gradient_release=True`` must be allowed."""
+    return value is None or isinstance(value, bool)
 
 
 def _number(value: Any) -> Any:

@@ -1,0 +1,7 @@
+"""``python -m inbackward``."""
+
+import sys
+
+from inbackward.cli import main
+
+sys.exit(main())

@@ -1,0 +1,44 @@
+"""The command ``inbackward``: a thin door. It reads the command line, calls the suite, prints, and exits.
+
+Exit status: 0 nothing worse than refused, unsupported, expected or not run; 1 something is not equivalent or broken, or
+a declaration is stale; 2 the command line, the target or a file is wrong; 3 the machine failed or nothing was compared.
+torch is imported only by what trains.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from inbackward.cli.arguments import parser
+from inbackward.cli.commands import replay, requirements, verify
+from inbackward.cli.errors import BROKEN_PIPE, INTERRUPTED, NOTHING_PROVED, WRONG_INPUT, WrongInput, say
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status. Whatever is wrong with the input is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names from files may hold what a terminal cannot show
+    try:
+        arguments = parser(verify, replay, requirements).parse_args(argv)
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return status
+    except WrongInput as error:
+        return say(f"error: {error}", WRONG_INPUT)
+    except KeyboardInterrupt:
+        return say("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader has seen enough; nothing may be written at exit either
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except OSError as error:
+        return say(f"error: this machine failed: {error}", NOTHING_PROVED)
+    except Exception:  # never status 1: that would accuse the implementation
+        traceback.print_exc()
+        return say("error: the lines above show a fault of inbackward itself; please report it", NOTHING_PROVED)

@@ -1,0 +1,92 @@
+"""The command line, as argparse knows it. Nothing here imports torch: help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from inbackward import __version__, targets
+from inbackward.cli.errors import WRONG_INPUT, say
+
+Command = Callable[[argparse.Namespace], int]
+
+
+def parser(verify: Command, replay: Command, requirements: Command) -> argparse.ArgumentParser:
+    """The parser whose result carries the chosen command as ``run``."""
+    top = _Parser(
+        prog="inbackward",
+        description="Does training with the optimizer stepping inside loss.backward() give the same numbers\n"
+        "as the usual loop?",
+        epilog="exit status: 0 all held; 1 something is not equivalent, broken, or declared without need;\n"
+        "2 wrong input; 3 the machine failed, or nothing was compared",
+    )
+    top.add_argument("--version", action="version", version=f"inbackward {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(run: Command, text: str, example: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(run.__name__, help=text, description=text, epilog=f"example:\n  {example}")
+        sub.set_defaults(run=run)
+        return sub
+
+    sub = command(
+        verify,
+        "Judge an implementation and report.",
+        "inbackward verify mypackage.optim:MyOptimizer --only lr-schedule,resume --json report.json",
+    )
+    _under_test(sub)
+    add = sub.add_argument
+    add("--only", action="append", metavar="ID,...", help="these requirements; every one if left out")
+    add("--skip", action="append", metavar="ID,...", help="none of these requirements")
+    add("--model", default="", metavar="MODULE:FACTORY", help="your own model in the place of the default one")
+    add("--strategy", default="single", metavar="NAME,...", help="this version knows single: one process")
+    add("--world-size", type=_positive, default=2, metavar="N", help="ranks of a strategy; single has none")
+    add("--profile", choices=("quick", "ci", "thorough"), default="quick", help="how many seeds a scenario")
+    add("--seed", type=_whole_number, default=0, metavar="N", help="shifts the seed of every scenario")
+    add("--json", metavar="FILE", help="write the report, of schema inbackward.report/1")
+    add("--fail-fast", action="store_true", help="end the run at the first requirement that fails")
+    add("--list-unsupported", action="store_true", help="print an unsupported={...} of what failed")
+
+    sub = command(
+        replay,
+        "Run one scenario again and print all its numbers.",
+        "inbackward replay .inbackward/lr-schedule-step-adamw.json mypackage.optim:MyOptimizer",
+    )
+    sub.add_argument("file", metavar="FILE", help="a scenario, of schema inbackward.scenario/1")
+    _under_test(sub)
+
+    sub = command(requirements, "List what an implementation is held to.", "inbackward requirements lr-schedule")
+    sub.add_argument("id", nargs="?", metavar="ID", help="one requirement; every one if left out")
+    return top
+
+
+class _Parser(argparse.ArgumentParser):
+    """Its errors are one line, like all others; an option is never guessed from its beginning."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(say(f"error: {message}; see '{self.prog} --help'", WRONG_INPUT))
+
+
+def _under_test(sub: argparse.ArgumentParser) -> None:
+    which = sub.add_mutually_exclusive_group()
+    which.add_argument("target", nargs="?", metavar="TARGET", help=f"MODULE:ATTRIBUTE; {targets.DEFAULT} if left out")
+    which.add_argument("--optimizer", metavar="MODULE:CLASS", help="a plain optimizer, to be stepped inside backward")
+    sub.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to train")
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def _positive(text: str) -> int:
+    number = _whole_number(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number

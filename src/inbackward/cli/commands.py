@@ -1,0 +1,126 @@
+"""What each subcommand does: read, call the suite, print, and say with which status to exit."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inbackward.cli.errors import FAILED, NOTHING_PROVED, OK, wrong_input
+from inbackward.cli.inputs import prepare, require_id, require_model, require_strategies, selected, under_test
+
+if TYPE_CHECKING:
+    from inbackward.report import Row, Screen
+    from inbackward.verification import Suite
+
+REPLAYS = Path(".inbackward")
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Judge the selected requirements, print them as they are done, and report."""
+    ids = selected(arguments.only, arguments.skip)
+    require_strategies(arguments.strategy)
+    implementation, target, again = under_test(arguments)
+    suite = prepare(implementation, arguments, profile=arguments.profile, seed=arguments.seed, model=arguments.model)
+    from inbackward import report as r
+
+    if arguments.json is not None:
+        with wrong_input(f"--json cannot write {arguments.json!r}: "):
+            r.require_writable(arguments.json)
+    screen = r.Screen(sys.stdout, sys.stderr)
+    screen.print(*r.render_header(target, suite, len(ids)))
+    try:
+        rows = _judge(suite, ids, again, screen, arguments.fail_fast)
+    finally:
+        screen.erase()
+    try:
+        if arguments.json is not None:
+            r.write_json(arguments.json, r.report(target, arguments.seed, rows))
+    finally:  # a full disk must not cost the report on the terminal
+        screen.print("", *r.render_details(rows), *r.render_summary(rows))
+        if arguments.list_unsupported:
+            screen.print("", *r.render_unsupported(rows))
+    if any(row.failed or row.stale for row in rows):
+        return FAILED
+    return OK if any(row.counts["tensors_compared"] for row in rows) else NOTHING_PROVED
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Judge one scenario from a file and print all its numbers."""
+    from inbackward.scenario import Scenario
+
+    with wrong_input():
+        try:
+            scenario = Scenario.load(arguments.file)
+        except OSError as error:
+            raise ValueError(f"cannot read {arguments.file!r}: {error.strerror}") from error
+    implementation, target, _ = under_test(arguments)
+    suite = prepare(implementation, arguments)
+    require_model(scenario.model, f"{arguments.file}: the model")
+    from inbackward.judging import Verdict
+    from inbackward.report import render_outcome
+
+    with redirect_stdout(sys.stderr):
+        outcome = suite.judge(scenario)
+    print(*render_outcome(outcome, target), sep="\n")
+    id = scenario.requirement
+    declared = implementation.unsupported.get(id) or implementation.expected_failures.get(id)
+    if declared:
+        print(f"declared beforehand: {declared}")
+    if outcome.verdict.fails:
+        return OK if declared else FAILED
+    return OK if outcome.compared or outcome.verdict is Verdict.REFUSED else NOTHING_PROVED
+
+
+def requirements(arguments: argparse.Namespace) -> int:
+    """Print the catalogue by family, or one entry of it."""
+    from inbackward.requirements import CATALOGUE, FAMILIES
+
+    if arguments.id is not None:
+        require_id(arguments.id, "the command line")
+        entry = CATALOGUE[arguments.id]
+        print(f"{entry.id} ({entry.family})\n  {entry.sentence}")
+        if entry.may_refuse:
+            print("  R: refusing, before any number changes, is as good as equality")
+        if entry.on_ranks:
+            print("  ranks: run again under strategies")
+        print(f"  {'checked' if entry.build else 'no scenarios'} in this version of inbackward")
+        return OK
+    checked = sum(entry.build is not None for entry in CATALOGUE.values())
+    print(f"{len(CATALOGUE)} requirements, {checked} of them checked in this version; the others are marked -")
+    print("R: may be refused; ranks: run again under strategies")
+    for family in FAMILIES:
+        print(f"\n{family}")
+        for entry in (e for e in CATALOGUE.values() if e.family == family):
+            flags = " ".join(["R"] * entry.may_refuse + ["ranks"] * entry.on_ranks)
+            print(f"{' ' if entry.build else '-'} {entry.id:<31}{flags:<9}{entry.sentence}")
+    return OK
+
+
+def _judge(suite: Suite, ids: list[str], again: list[str], screen: Screen, fail_fast: bool) -> list[Row]:
+    """Requirement after requirement: print its row, and save what failed for a replay."""
+    from inbackward import report as r
+    from inbackward.requirements import CATALOGUE
+
+    rows: list[Row] = []
+    failed = ""
+    screen.table()
+    for done, id in enumerate(ids):
+        if failed and fail_fast:
+            rows.append(r.unreached(CATALOGUE[id], f"--fail-fast ended the run at {failed}"))
+            continue
+        screen.running(done, len(ids), id)
+        with redirect_stdout(sys.stderr):  # stdout holds the report; what is under test may print too
+            row = r.row(suite.run(id))
+        path = r.save_replay(REPLAYS, row) if row.scenario else None
+        if path:
+            command = shlex.join(["inbackward", "replay", str(path), *again])
+            row = replace(row, entry={**row.entry, "replay": command})
+        failed = id if row.failed else failed
+        rows.append(row)
+        screen.row(row)
+    return rows

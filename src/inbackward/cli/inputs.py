@@ -1,0 +1,131 @@
+"""From what a person named on the command line to the objects it stands for, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inbackward import targets
+from inbackward.cli.errors import WrongInput, quote, wrong_input
+
+if TYPE_CHECKING:
+    from inbackward.scenario import ModelConfig
+    from inbackward.training import Implementation
+    from inbackward.verification import Suite
+
+STRATEGIES = ("single", "ddp", "fsdp2", "hsdp", "tensor-parallel", "fsdp2-tensor-parallel")
+
+
+def selected(only: Sequence[str] | None, skip: Sequence[str] | None) -> list[str]:
+    """The ids to judge, in the order of the catalogue."""
+    from inbackward.requirements import CATALOGUE
+
+    wanted, unwanted = _ids(only, "--only"), _ids(skip, "--skip")
+    for id in wanted:
+        if CATALOGUE[id].build is None:
+            raise WrongInput(f"--only names {id!r}, which has no scenarios in this version; leave it out")
+    checked = [id for id, entry in CATALOGUE.items() if entry.build]
+    chosen = [id for id in checked if (only is None or id in wanted) and id not in unwanted]
+    if not chosen:
+        raise WrongInput("--only and --skip leave no requirement to check; skip fewer")
+    return chosen
+
+
+def require_id(id: str, where: str) -> None:
+    """Refuse an id that is not in the catalogue."""
+    from inbackward.requirements import require_known
+
+    if "@" in id:
+        raise WrongInput(f"{where} names {id!r}; give the id alone, and strategies by --strategy")
+    with wrong_input():
+        require_known([id], where)
+
+
+def require_strategies(names: str) -> None:
+    """Refuse what this version cannot run."""
+    for name in names.split(","):
+        if name not in STRATEGIES:
+            near = difflib.get_close_matches(name, STRATEGIES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(STRATEGIES)}"
+            raise WrongInput(f"--strategy names no strategy {name!r}; {hint}")
+        if name != "single":
+            raise WrongInput(f"--strategy {name} is not in this version, which runs one process; use --strategy single")
+
+
+def under_test(arguments: argparse.Namespace) -> tuple[Implementation, str, list[str]]:
+    """What is under test, what reports call it, and the arguments by which a replay reaches it again."""
+    device = ["--device", arguments.device] if arguments.device != "cpu" else []
+    if arguments.optimizer:
+        path = arguments.optimizer
+        return _of_optimizer(path), f"{targets.DEFAULT} over {path}", ["--optimizer", path, *device]
+    path = arguments.target or targets.DEFAULT
+    return _of_target(path), path, [path, *device]
+
+
+def prepare(implementation: Implementation, arguments: argparse.Namespace, **more: Any) -> Suite:
+    """The suite, with the reference optimizers and the person's own model tried out: neither is a verdict."""
+    from inbackward.scenario import Scenario
+    from inbackward.training import train_reference
+    from inbackward.verification import Suite
+
+    with wrong_input():
+        suite = Suite(implementation, device=arguments.device, **more)
+        _ = suite.arms
+    if suite.model:
+        require_model(suite.model, "--model")
+        error = train_reference(Scenario(model=suite.model, iterations=1), suite.device).error
+        if error is not None:
+            wanted = "it must map int64 tokens (batch, time) to logits (batch, time, at least 256)"
+            raise WrongInput(f"--model {suite.model.factory} cannot be trained: {quote(error)}; {wanted}")
+    return suite
+
+
+def require_model(config: ModelConfig, what: str) -> None:
+    """Refuse a model that cannot be built."""
+    import torch
+
+    from inbackward.scenario.models import build_model
+
+    if config.factory:
+        with wrong_input():
+            targets.load(config.factory, what, [Path.cwd()])
+    try:
+        build_model(config, 0, torch.float32)
+    except Exception as error:  # a factory is the person's own code
+        raise WrongInput(f"{what} {config.factory} cannot be built: {quote(error)}") from error
+
+
+def _ids(given: Sequence[str] | None, option: str) -> list[str]:
+    ids = [id.strip() for text in given or () for id in text.split(",")]
+    for id in ids:
+        require_id(id, option)
+    return ids
+
+
+def _of_optimizer(path: str) -> Implementation:
+    with wrong_input():
+        cls = targets.load(path, "--optimizer", [Path.cwd()])
+    from inbackward.training import Implementation
+
+    if not callable(cls):
+        raise WrongInput(f"--optimizer {path} is {cls!r}; name an optimizer class")
+    return Implementation.of_optimizer(cls)
+
+
+def _of_target(path: str) -> Implementation:
+    with wrong_input():
+        target = targets.load(path, "the target", [Path.cwd()])
+    from torch.optim import Optimizer
+
+    from inbackward.training import as_implementation
+
+    try:
+        return as_implementation(target)
+    except TypeError as error:
+        if isinstance(target, type) and issubclass(target, Optimizer):
+            mend = f"to judge a plain optimizer, give --optimizer {path}"
+            raise WrongInput(f"the target {path} takes no (params, optimizer_cls, **kwargs); {mend}") from error
+        raise WrongInput(f"the target {path}: {error}") from error

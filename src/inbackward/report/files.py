@@ -1,0 +1,80 @@
+"""Files that a run leaves: written whole or not at all, and found unwritable before the run, not after it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from inbackward.report.report import Row
+
+
+def write_json(path: str | Path, document: dict[str, Any]) -> None:
+    """Write a report; the file appears whole or not at all.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write ``text`` to a temporary name beside ``path``, then rename; into a device or a link as it stands.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = Path(path)
+    if _written_in_place(path):
+        path.write_text(text, encoding="utf-8")
+        return
+    temporary = _beside(path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def require_writable(path: str | Path) -> None:
+    """Refuse a path that ``write_text`` could not write, leaving no trace of the attempt.
+
+    Raises:
+        OSError: as ``write_text`` would raise it.
+    """
+    path = Path(path)
+    if path.exists() and not path.is_dir() and not os.access(path, os.W_OK):
+        raise PermissionError(13, "Permission denied")
+    if path.is_dir():
+        raise IsADirectoryError(21, "Is a directory")
+    if not _written_in_place(path):
+        temporary = _beside(path)
+        temporary.touch(exist_ok=False)
+        temporary.unlink()
+
+
+def save_replay(folder: Path, result: Row) -> Path | None:
+    """Write the decisive scenario of a failure into ``folder`` for ``inbackward replay``; ``None`` where that fails.
+
+    A folder made here ignores itself in git.
+    """
+    name = f"{result.entry['id']}-{result.entry['divergence']['scenario'].partition('/')[2]}.json"
+    try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            write_text(folder / ".gitignore", "*\n")
+        write_text(folder / name, result.scenario)
+    except OSError:
+        return None  # a report without a replay line is better than none
+    return folder / name
+
+
+def _written_in_place(path: Path) -> bool:
+    """A symlink, device or pipe is what the user meant to write into, not a name to give to another file."""
+    return path.is_symlink() or (path.exists() and not path.is_file())
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -1,0 +1,108 @@
+"""The JSON Schema of a scenario file, made from the classes that read it.
+
+``python -m inbackward.scenario.json_schema`` prints what ``scenario.schema.json`` must hold; a test compares the two.
+What ties several fields together (heads that divide a width, an event's iteration) only the classes check.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any
+
+from inbackward.scenario import configs, events
+from inbackward.scenario.plain_data import field_types
+from inbackward.scenario.scenario import EXPECTATIONS, SCHEMA, STRATEGIES, Scenario
+
+SIMPLE = {str: {"type": "string"}, bool: {"type": "boolean"}, int: {"type": "integer"}, float: {"type": "number"}}
+AT_LEAST_1 = {"minimum": 1}
+
+
+def _one_of(choices: tuple[str, ...]) -> dict[str, Any]:
+    return {"enum": list(choices)}
+
+
+# What the annotations do not say; of a list, it is said of the items.
+LIMITS: dict[str, dict[str, Any]] = {
+    "Scenario.iterations": AT_LEAST_1,
+    "Scenario.seed": {"minimum": 0, "exclusiveMaximum": 2**31},
+    "Scenario.dtype": _one_of(configs.DTYPES),
+    "Scenario.strategy": _one_of(STRATEGIES),
+    "Scenario.expect": _one_of(EXPECTATIONS),
+    "ModelConfig.kind": _one_of(configs.MODEL_KINDS),
+    "ModelConfig.vocabulary": {"minimum": 256},
+    "ModelConfig.dropout": {"minimum": 0, "exclusiveMaximum": 1},
+    **{f"ModelConfig.{name}": AT_LEAST_1 for name in ("layers", "dim", "heads", "kv_heads", "hidden", "context")},
+    "DataConfig.source": _one_of(configs.DATA_SOURCES),
+    "DataConfig.batch": AT_LEAST_1,
+    "DataConfig.length": AT_LEAST_1,
+    "OptimizerConfig.cls": {"pattern": "^[^:]*:[^:]*$"},
+    "ScheduleConfig.cls": _one_of(configs.SCHEDULES),
+    "Event.at": {"minimum": 0},
+    "Resume.saved_by": _one_of(events.SIDES),
+    "Resume.loaded_by": _one_of(events.SIDES),
+    "Resume.route": _one_of(events.ROUTES),
+    "Resume.schedule": _one_of(events.SCHEDULE_ROUTES),
+    "Observe.what": _one_of(events.READINGS),
+    "ExtraCalls.calls": _one_of(events.CALLS),
+    "ExtraCalls.when": _one_of(("before", "after")),
+}
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of ``inbackward.scenario/1``."""
+    definitions: dict[str, Any] = {}
+    top = _object(Scenario, definitions, {"schema": {"const": SCHEMA}})
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One training run of inbackward, written down completely",
+        **top,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _object(cls: type, definitions: dict[str, Any], head: dict[str, Any]) -> dict[str, Any]:
+    properties = dict(head)
+    required = list(head)
+    for field in fields(cls):
+        limit = next((LIMITS[key] for c in cls.__mro__ if (key := f"{c.__name__}.{field.name}") in LIMITS), {})
+        properties[field.name] = _type(field_types(cls)[field.name], definitions, limit)
+        if field.default is MISSING and field.default_factory is MISSING:
+            required.append(field.name)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _type(kind: Any, definitions: dict[str, Any], limit: dict[str, Any]) -> dict[str, Any]:
+    if kind is Any:
+        return {}
+    if kind is events.Event:
+        return {"oneOf": [_reference(cls, definitions) for cls in events.EVENTS.values()]}
+    if is_dataclass(kind):
+        return _reference(typing.cast(type, kind), definitions)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        return {"type": "array", "items": _type(arguments[0], definitions, limit)}
+    if origin is tuple:
+        items = [_type(argument, definitions, limit) for argument in arguments]
+        return {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+    if origin in (typing.Union, types.UnionType):
+        inner = next(a for a in arguments if a is not type(None))
+        return {"anyOf": [{"type": "null"}, _type(inner, definitions, limit)]}
+    if origin is Mapping:
+        return {"type": "object"}
+    return {**SIMPLE[kind], **limit}
+
+
+def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    if cls.__name__ not in definitions:
+        definitions[cls.__name__] = {}  # a schedule holds schedules
+        head = {"kind": {"const": cls.kind}} if issubclass(cls, events.Event) else {}
+        definitions[cls.__name__] = _object(cls, definitions, head)
+    return {"$ref": f"#/$defs/{cls.__name__}"}
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=1))
