@@ -15,6 +15,7 @@ import torch
 from inbackward.judging.bits import max_abs, max_ulp, needed_rtol
 from inbackward.judging.compare import Comparison, Mismatch, compare, same_model_and_state, tensors
 from inbackward.judging.expectations import unmet
+from inbackward.judging.interruption import interrupted
 from inbackward.judging.noise import LIMIT, RUNS, Floor, Rounding
 from inbackward.judging.power import missing_power
 from inbackward.judging.verdict import Divergence, Outcome, Verdict
@@ -24,6 +25,7 @@ from inbackward.training import (
     Intervention,
     NotRun,
     Trace,
+    find_leak,
     optimizer_class,
     train_in_backward,
     train_reference,
@@ -46,8 +48,9 @@ def judge(implementation: Implementation, scenario: Scenario, device: torch.devi
 
 
 def _judge(implementation: Implementation, scenario: Scenario, device: torch.device) -> Outcome:
-    reference = train_reference(scenario, device, implementation)
     candidate = train_in_backward(implementation, scenario, device)
+    partial_update = interrupted(scenario, candidate)
+    reference = train_reference(scenario, device, implementation, intervention=partial_update)
     if candidate.error is not None or reference.error is not None:
         return _judge_errors(implementation, scenario, device, candidate, reference)
 
@@ -59,7 +62,7 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
         existing=comparison.existing,
         unobserved=comparison.unobserved,
     )
-    flaw = unmet(scenario, candidate, reference)
+    flaw = unmet(scenario, candidate, reference) or _leak(implementation, scenario, device)
     if not comparison.mismatches:
         return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw)) if flaw else outcome
     if not flaw:
@@ -68,6 +71,11 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
             if other.error is None and not compare(candidate, other).mismatches:
                 return replace(outcome, flavour=name)
     return _judge_noise(outcome, implementation, device, comparison, reference, flaw)
+
+
+def _leak(implementation: Implementation, scenario: Scenario, device: torch.device) -> Divergence | None:
+    found = find_leak(implementation, scenario, device) if "no-leak" in scenario.expect else ""
+    return Divergence(iteration=0, quantity="leak", name="", detail=found) if found else None
 
 
 def _judge_noise(

@@ -14,6 +14,7 @@ from inbackward.scenario import (
     ForeignBackward,
     GroupConfig,
     HookConfig,
+    Interrupt,
     ModelConfig,
     NonFinite,
     Observe,
@@ -248,12 +249,35 @@ def step_hooks(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("schedule", model=ONE_LAYER, step_hooks=True, schedule=step_lr())
 
 
+@requirement(
+    "interrupted-backward",
+    "loop",
+    "An exception in the middle of the backward: no left-over gradient and no double step in the next iteration.",
+)
+def interrupted_backward(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        for name, patterns in {"late": ("@first",), "early": ("@last",), "between": ("*key*", "@even")}.items():
+            yield arm.run(name, model=ModelConfig(), events=(Interrupt(at=1, match=patterns),))
+        yield arm.run("at-first", model=ONE_LAYER, events=(Interrupt(at=0),), schedule=step_lr())
+
+
+@requirement(
+    "two-optimizers",
+    "loop",
+    "Two optimizers over disjoint parameters, of one model and of two.",
+    may_refuse=True,
+)
+def two_optimizers(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        for split in ("model", "parts"):
+            yield arm.run(split, split=split)
+            yield arm.run(f"{split}-convolution", model=ModelConfig(kind="convolution"), split=split)
+
+
 planned(
     "loop",
     """
     gradient-access       | R       | Code that reads or edits .grad between backward and step.
     stale-read            |         | A parameter read after its own step inside the same backward.
-    interrupted-backward  |         | An exception in the middle of the backward leaves nothing behind.
-    two-optimizers        | R       | Two optimizers over disjoint parameters.
     """,
 )

@@ -6,7 +6,8 @@ The order inside an iteration is fixed:
 2. ``Cast``, ``Freeze``, ``Unfreeze``, ``AddGroup``, ``Edit``, then ``Observe``, ``Snapshot``, ``LoadUnfit``,
    ``ForeignBackward``, ``ExtraCalls(when="before")``.
 3. Forward and backward of every micro-batch. ``SkipBranch`` leaves the optional branch out of these forwards,
-   ``NonFinite`` spoils gradients, ``SecondBackward`` goes through the last graph once more.
+   ``NonFinite`` spoils gradients, ``Interrupt`` ends the backward early, ``SecondBackward`` goes through the last
+   graph once more.
 4. Clipping, where the scenario clips; ``step()``, or ``step(closure)`` under ``StepClosure``; then ``zero_grad()``.
 5. ``ExtraCalls(when="after")``.
 6. The iteration is recorded in the trace.
@@ -179,6 +180,15 @@ class NonFinite(Matching):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interrupt(Matching):
+    """An exception in the middle of the backward, when the gradient of the first match is computed; then
+    ``zero_grad()`` and on to the next iteration. The reference updates what the candidate had updated by then.
+    """
+
+    kind: ClassVar[str] = "interrupt"
+
+
+@dataclass(frozen=True, kw_only=True)
 class SecondBackward(Event):
     """``backward(retain_graph=True)`` and a second ``backward()`` through the same graph, no step between."""
 
@@ -279,6 +289,7 @@ EVENTS: dict[str, type[Event]] = {
         ExtraCalls,
         SkipBranch,
         NonFinite,
+        Interrupt,
         SecondBackward,
         StepClosure,
     )

@@ -43,6 +43,8 @@ class Scenario:
         micro_batches: backwards of each iteration, each loss divided by their number; the last entry goes on forever.
         groups: parameter groups; none means one plain group of all parameters.
         named: give the parameters with their names.
+        split: two optimizers over the two halves of the parameters, each given the whole ``"model"``, or as of two
+            models the ``"parts"`` of it that hold its half.
         frozen: patterns of parameters frozen before construction; they stay in the groups.
         autocast: dtype of ``torch.autocast`` around the forward, or ``""``.
         hooks: the user's own gradient hooks.
@@ -69,6 +71,7 @@ class Scenario:
     optimizer: OptimizerConfig = OptimizerConfig()
     groups: tuple[GroupConfig, ...] = ()
     named: bool = False
+    split: str = ""
     schedule: ScheduleConfig | None = None
     dtype: str = "float32"
     autocast: str = ""
@@ -99,6 +102,8 @@ class Scenario:
             bool(self.micro_batches) and all(k >= 1 for k in self.micro_batches),
             f"micro_batches is {self.micro_batches}; give at least one number, each at least 1",
         )
+        choose(self.split, ("", "model", "parts"), "split")
+        require(not (self.split and (self.groups or self.schedule)), "split goes with one plain group and no schedule")
         choose(self.strategy, STRATEGIES, "strategy")
         require_selectors(self.frozen, "frozen")
         for expectation in self.expect:

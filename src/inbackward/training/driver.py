@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from inbackward.scenario import AddGroup, Edit, NonFinite, Recreate
+from inbackward.scenario import AddGroup, Edit, Interrupt, NonFinite, Recreate
 from inbackward.training.setting import NotRun, Setting
 from inbackward.training.shapes import read_hyperparameters, read_state
 from inbackward.training.trace import Record
@@ -118,6 +118,8 @@ class Driver(ABC):
         """
         self.setting.seen.clear()
         self.observed = {}
+        if self.setting.watch:
+            self.setting.watch.reset()
         count = self.setting.scenario.backwards(iteration)
         start = {n: p.detach().clone() for p, n in self.setting.names.items()} if count > 1 else {}
         early: set[str] = set()
@@ -126,7 +128,7 @@ class Driver(ABC):
             reported, loss = self.setting.loss(iteration, index)
             losses.append(reported)
             last = index == count - 1
-            with self._spoiled_gradients(iteration if last else -1):
+            with self._spoiled_gradients(iteration if last else -1), suppress(Interruption):
                 backward(loss, last)
             if not last:
                 early |= {n for p, n in self.setting.names.items() if not torch.equal(p.detach(), start[n])}
@@ -149,6 +151,7 @@ class Driver(ABC):
             gradients_after_backward=self._gradients_after_backward,
             gradients_after_zero=self.existing_gradients(),
             rng=torch.get_rng_state(),
+            gradient_peak=setting.watch.peak if setting.watch else None,
             observed={**seen, **self.observed, **self._scaler_state(), **self._step_hooks()},
             moved_early=self._moved_early,
             disturbed=frozenset(name for name, changed in self.bystanders if changed()),
@@ -187,6 +190,15 @@ class Driver(ABC):
 
         self._open.callback(register(counter("own")).remove)
         self._open.callback(register_optimizer_step_post_hook(counter("global")).remove)
+
+    def interrupting(self, iteration: int) -> ExitStack:
+        """While this is entered, the backward of an iteration with an ``Interrupt`` raises."""
+        stack = ExitStack()
+        for event in self.setting.scenario.at(iteration, Interrupt):
+            for parameter in self.setting.select(event.match)[:1]:
+                handle = parameter.register_hook(_interrupt)  # type: ignore[no-untyped-call]
+                stack.callback(handle.remove)
+        return stack
 
     def release(self) -> None:
         """Close the handle and undo what this driver registered."""
@@ -240,6 +252,14 @@ class Driver(ABC):
         if not self.setting.scenario.step_hooks:
             return {}
         return {f"{which} step hooks fired": torch.tensor(float(n)) for which, n in self._hook_calls.items()}
+
+
+class Interruption(Exception):
+    """The exception in the middle of a backward."""
+
+
+def _interrupt(gradient: Tensor) -> Tensor:
+    raise Interruption
 
 
 def _spoil(value: float) -> Callable[[Tensor], Tensor]:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from inbackward.scenario import Edit, Recreate, Resume, Scenario, ScheduleConfig, SecondBackward
 from inbackward.training.drive import begin, drive
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation, Moment, ParameterGroups
+from inbackward.training.pair import Pair
 from inbackward.training.reference import ReferenceDriver
 from inbackward.training.resume import resume
 from inbackward.training.schedules import make_schedule
@@ -33,12 +34,22 @@ class InBackwardDriver(Driver):
 
     def build(self) -> None:
         setting = self.setting
-        groups = ParameterGroups({**g, "params": list(g["params"])} for g in setting.groups)
-        groups.named = setting.groups.named
-        self.handle = self.implementation.build(setting.model, groups, self.optimizer_cls, setting.optimizer_kwargs())
         self.carrier = None
+        if setting.scenario.split:
+            self.handle = Pair([self._build(model, groups) for model, groups in setting.halves()])
+        else:
+            self.handle = self._build(setting.model, setting.groups)
+
+    def _build(self, model: nn.Module, planned: ParameterGroups) -> Any:
+        groups = ParameterGroups({**g, "params": list(g["params"])} for g in planned)
+        groups.named = planned.named
+        return self.implementation.build(model, groups, self.optimizer_cls, self.setting.optimizer_kwargs())
 
     def iterate(self, iteration: int) -> Tensor:
+        with self.interrupting(iteration):
+            return self._iterate(iteration)
+
+    def _iterate(self, iteration: int) -> Tensor:
         twice = self.setting.scenario.at(iteration, SecondBackward)
         if self.implementation.backward is not None:
             if twice:
@@ -146,6 +157,8 @@ class InBackwardDriver(Driver):
 
     def shape(self) -> Any:
         custom = self.implementation.state
+        if isinstance(self.handle, Pair):
+            return self.handle.shape(lambda handle: custom(handle, self.setting.model) if custom else handle)
         return custom(self.handle, self.setting.model) if custom else self.handle
 
     def hyperparameters(self) -> Any:
@@ -165,7 +178,8 @@ class InBackwardDriver(Driver):
 
     def close(self) -> None:
         if self.implementation.close:
-            self.implementation.close(self.handle, self.setting.model)
+            for handle in self.handle.handles if isinstance(self.handle, Pair) else [self.handle]:
+                self.implementation.close(handle, self.setting.model)
         else:
             self._call_if_there("close")
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from inbackward.scenario import Edit, Recreate, Scenario, SecondBackward
 from inbackward.training.drive import begin, drive, isolated
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation
 from inbackward.training.intervention import Intervention
+from inbackward.training.pair import Pair
 from inbackward.training.schedules import advance, make_schedule
 from inbackward.training.setting import Setting, optimizer_class
 from inbackward.training.shapes import write_hyperparameter
@@ -28,7 +28,7 @@ class ReferenceDriver(Driver):
         intervention: what is done to the run, for noise floors and what-ifs.
     """
 
-    handle: Optimizer
+    handle: Any
 
     def __init__(
         self,
@@ -45,6 +45,11 @@ class ReferenceDriver(Driver):
     def build(self) -> None:
         setting = self.setting
         cls = optimizer_class(setting.scenario.optimizer.cls, self.implementation)
+        if setting.scenario.split:
+            self.handle = Pair(
+                [cls(groups, **setting.optimizer_kwargs(), **self.flavour) for _, groups in setting.halves()]
+            )
+            return
         groups = [{**g, "params": list(g["params"])} for g in setting.groups]
         if setting.groups.named:
             groups = [{**g, "params": [(setting.names[p], p) for p in g["params"]]} for g in groups]
@@ -83,7 +88,7 @@ class ReferenceDriver(Driver):
             reported.append(unscaled)
             return loss
 
-        self.handle.step(closure)  # type: ignore[arg-type]
+        self.handle.step(closure)
         self.handle.zero_grad()
         return reported[-1]
 
@@ -103,7 +108,7 @@ class ReferenceDriver(Driver):
         return getattr(self.handle, method)()
 
     def shape(self) -> Any:
-        return self.handle
+        return self.handle.handles if isinstance(self.handle, Pair) else self.handle
 
     def state_dict(self) -> Any:
         return self.handle.state_dict()

@@ -17,6 +17,7 @@ from inbackward.scenario import GroupConfig, HookConfig, Scenario, SkipBranch, c
 from inbackward.scenario.data import batch
 from inbackward.scenario.models import build_model
 from inbackward.training.implementation import Implementation, ParameterGroups
+from inbackward.training.watching import GradientWatch
 
 SELECTORS: dict[str, Callable[[nn.Parameter, int, int], bool]] = {
     "@matrix": lambda parameter, index, last: parameter.dim() == 2,
@@ -53,6 +54,7 @@ class Setting:
                 parameter.requires_grad_(False)
             for hook in scenario.hooks:
                 self._register(hook)
+        self.watch = GradientWatch(self.names) if "gradient-peak" in scenario.expect else None
         self.forward = _compiled(self.model, scenario.compiled)
 
     def _register(self, hook: HookConfig) -> None:
@@ -93,6 +95,19 @@ class Setting:
             groups.append({"params": list(self.names)})
         groups.named = self.scenario.named
         return groups
+
+    def halves(self) -> list[tuple[nn.Module, ParameterGroups]]:
+        """What each of two optimizers is given: the model, or the children that hold its half, and one plain group."""
+        children = list(self.model.children())
+        taken: set[nn.Parameter] = set()
+        pairs = []
+        for part in (nn.ModuleList(children[::2]), nn.ModuleList(children[1::2])):
+            parameters = [p for p in part.parameters() if p not in taken]
+            taken.update(parameters)
+            pairs.append(
+                (part if self.scenario.split == "parts" else self.model, ParameterGroups([{"params": parameters}]))
+            )
+        return pairs
 
     def take(self, config: GroupConfig, free: dict[nn.Parameter, None]) -> list[nn.Parameter]:
         """The parameters of one group, taken out of ``free``."""
