@@ -31,6 +31,7 @@ def find_leak(implementation: Implementation, scenario: Scenario, device: torch.
 def _growth(implementation: Implementation, scenario: Scenario, device: torch.device) -> str:
     driver = InBackwardDriver(Setting(scenario, device), implementation)
     begin(driver)
+    census(driver.setting.names)
     counts = []
     for first, last in ((0, WARM_UP), (WARM_UP, LAST)):
         for iteration in range(first, last):

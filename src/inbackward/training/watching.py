@@ -52,7 +52,7 @@ class GradientWatch:
 
 @dataclass(frozen=True)
 class Census:
-    """What a process holds: hooks on the parameters, live tensor storages, their bytes, objects the collector tracks."""
+    """What a process holds: hooks on the parameters, live storages and their bytes, objects the collector tracks."""
 
     hooks: int
     storages: int
@@ -61,12 +61,12 @@ class Census:
 
 
 def census(parameters: Iterable[nn.Parameter]) -> Census:
-    """Count after a full collection."""
+    """Count after a full collection. The first census of a process fills caches of classes, which are objects too."""
     gc.collect()
     objects = gc.get_objects()
     storages: dict[int, int] = {}
     for item in objects:
-        if Tensor in type(item).__mro__ and not item.is_sparse:  # issubclass would fill caches, which are objects
+        if issubclass(type(item), Tensor) and not item.is_sparse:
             storage = item.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     hooks = sum(count_hooks(p) for p in parameters)
