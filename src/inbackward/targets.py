@@ -32,9 +32,11 @@ def load(path: str, what: str = "the target", search: Sequence[str | Path] = ())
         raise ValueError(f"{what} is {path!r}; write it as module:attribute, such as {DEFAULT}")
     try:
         module = import_module(module_name)
-    except Exception as error:  # an import runs the user's code, which may raise anything
+    except (Exception, SystemExit) as error:  # an import runs the user's code, which may raise anything, or exit
         cause = " ".join(str(error).split())
-        raise ValueError(f"{what} {path!r} does not import: {type(error).__name__}: {cause}") from error
+        missing = isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.partition(".")[0])
+        mend = "; run where it can be imported from, or install it" if missing else ""
+        raise ValueError(f"{what} {path!r} does not import: {type(error).__name__}: {cause}{mend}") from error
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError:

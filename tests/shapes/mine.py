@@ -1,7 +1,7 @@
 """A right optimizer in backward of the simplest kind: a class over one optimizer, narrowed to a parameter at a time.
 
-It is written apart from the package's own class, so that a flaw of that one is not taken for the truth. ``tests/faults``
-derive from it: each of its methods is something that can be got wrong.
+It is written apart from the package's own class, so that a flaw of that one is not taken for the truth. The faults of
+``tests/faults`` derive from it: each of its methods is something that can be got wrong.
 """
 
 from __future__ import annotations

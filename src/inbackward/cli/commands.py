@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from inbackward.cli.errors import FAILED, NOTHING_PROVED, OK, wrong_input
+from inbackward.cli.errors import FAILED, NOTHING_PROVED, OK, WrongInput, wrong_input
 from inbackward.cli.inputs import prepare, require_id, require_model, require_strategies, selected, under_test
 
 if TYPE_CHECKING:
@@ -29,8 +29,11 @@ def verify(arguments: argparse.Namespace) -> int:
     from inbackward import report as r
 
     if arguments.json is not None:
-        with wrong_input(f"--json cannot write {arguments.json!r}: "):
+        try:
             r.require_writable(arguments.json)
+        except OSError as error:
+            mend = "name a file in a folder that exists and may be written"
+            raise WrongInput(f"--json cannot write {arguments.json!r}: {error.strerror}; {mend}") from error
     screen = r.Screen(sys.stdout, sys.stderr)
     screen.print(*r.render_header(target, suite, len(ids)))
     try:
@@ -53,11 +56,12 @@ def replay(arguments: argparse.Namespace) -> int:
     """Judge one scenario from a file and print all its numbers."""
     from inbackward.scenario import Scenario
 
-    with wrong_input():
-        try:
+    try:
+        with wrong_input():
             scenario = Scenario.load(arguments.file)
-        except OSError as error:
-            raise ValueError(f"cannot read {arguments.file!r}: {error.strerror}") from error
+    except OSError as error:
+        mend = f"name a file that a failing run saved in {REPLAYS}/"
+        raise WrongInput(f"cannot read {arguments.file!r}: {error.strerror}; {mend}") from error
     implementation, target, _ = under_test(arguments)
     suite = prepare(implementation, arguments)
     require_model(scenario.model, f"{arguments.file}: the model")

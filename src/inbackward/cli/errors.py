@@ -14,14 +14,12 @@ class WrongInput(Exception):
 
 
 @contextmanager
-def wrong_input(before: str = "") -> Iterator[None]:
-    """What is raised inside says what is wrong with the input; ``before`` leads the line."""
+def wrong_input() -> Iterator[None]:
+    """A ``ValueError`` or ``TypeError`` raised inside says what is wrong with the input."""
     try:
         yield
-    except OSError as error:
-        raise WrongInput(before + (error.strerror or str(error))) from error
     except (ValueError, TypeError) as error:
-        raise WrongInput(f"{before}{error}") from error
+        raise WrongInput(str(error)) from error
 
 
 def quote(error: BaseException) -> str:

@@ -73,13 +73,17 @@ def prepare(implementation: Implementation, arguments: argparse.Namespace, **mor
 
     with wrong_input():
         suite = Suite(implementation, device=arguments.device, **more)
+    try:
         _ = suite.arms
+    except ValueError as error:
+        mend = "give its arguments by Implementation(optimizers=[(cls, kwargs)]) or Implementation.of_optimizer"
+        raise WrongInput(f"{error}; {mend}") from error
     if suite.model:
         require_model(suite.model, "--model")
-        error = train_reference(Scenario(model=suite.model, iterations=1), suite.device).error
-        if error is not None:
+        raised = train_reference(Scenario(model=suite.model, iterations=1), suite.device).error
+        if raised is not None:
             wanted = "it must map int64 tokens (batch, time) to logits (batch, time, at least 256)"
-            raise WrongInput(f"--model {suite.model.factory} cannot be trained: {quote(error)}; {wanted}")
+            raise WrongInput(f"--model {suite.model.factory} cannot be trained: {quote(raised)}; {wanted}")
     return suite
 
 

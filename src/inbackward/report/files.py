@@ -63,7 +63,7 @@ def save_replay(folder: Path, result: Row) -> Path | None:
     name = f"{result.entry['id']}-{result.entry['divergence']['scenario'].partition('/')[2]}.json"
     try:
         if not folder.exists():
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)  # another worker may be making it
             write_text(folder / ".gitignore", "*\n")
         write_text(folder / name, result.scenario)
     except OSError:

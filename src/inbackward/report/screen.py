@@ -41,10 +41,8 @@ class Screen:
         """One requirement that is done."""
         self.erase()
         verdict = str(row.verdict)
-        if row.stale:
-            verdict += ", but it holds"
-        elif row.expected:
-            verdict += ", expected"
+        if row.stale or row.expected:
+            verdict += ", stale" if row.stale else ", expected"
         cell = f"{verdict:<35}"
         if self.colour:
             cell = f"{_colour(row)}{cell}{RESET}"

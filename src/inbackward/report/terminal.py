@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from inbackward.judging import Outcome, Verdict
@@ -53,10 +54,11 @@ def render_failure(row: Row) -> list[str]:
     divergence = entry.get("divergence", {})
     failing = row.counts.get("scenarios_failing", 0)
     of = f" ({failing} of {entry['scenarios']} scenarios fail)" if failing else ""
-    lines.append(clip(f"  in {divergence.get('scenario', id)}{of}"))
-    lines.append(clip(f"  {entry['message']}"))
+    when = f", iteration {divergence['iteration']}" if divergence.get("quantity") == "exception" else ""
+    lines.append(clip(f"  in {divergence.get('scenario', id)}{when}{of}"))
+    lines += wrap(entry["message"], "  ")
     lines += [f"  {line}" for line in _numbers(divergence)]
-    lines += [clip(f"  {line}") for line in row.traceback.rstrip().splitlines()[-TRACEBACK_LINES:]]
+    lines += [clip(f"  {line}") for line in _last_lines(row.traceback)]
     if not row.traceback and divergence.get("quantity") in HOW_TO_READ:
         lines.append(f"  {HOW_TO_READ[divergence['quantity']]}")
     lines += [clip(f"  {finding['sentence']}") for finding in entry.get("diagnosis", [])]
@@ -66,14 +68,18 @@ def render_failure(row: Row) -> list[str]:
 
 
 def render_remarks(rows: Sequence[Row]) -> list[str]:
-    """One line for every row that passes on other grounds than equal numbers, quoting the user's own words."""
+    """For every row that passes on other grounds than equal numbers: which, in the words of who refused or declared."""
     lines = []
     for row in rows:
+        id, missing = row.entry["id"], row.entry["scenarios_not_run"]
+        if row.stale:
+            continue  # it has a block of its own
         if row.verdict in (Verdict.REFUSED, Verdict.UNSUPPORTED, Verdict.NOT_RUN):
-            lines.append(clip(f"{row.entry['id']}: {row.verdict}: {row.entry['message']}"))
-        elif row.entry["scenarios_not_run"]:
-            missing = row.entry["scenarios_not_run"]
-            lines.append(clip(f"{row.entry['id']}: {len(missing)} scenarios not run: {missing[0]['reason']}"))
+            lines += wrap(f"{id}: {row.verdict}: {row.entry['message']}")
+        elif row.verdict.holds and not row.counts["tensors_compared"]:
+            lines += wrap(f"{id}: {row.verdict}, but nothing was compared: {row.entry['message']}")
+        elif missing:
+            lines += wrap(f"{id}: {len(missing)} scenarios not run: {missing[0]['reason']}")
     return lines
 
 
@@ -118,9 +124,10 @@ def render_outcome(outcome: Outcome, target: str) -> list[str]:
     lines = [clip(f"{scenario.label}, {target}, torch {environment()['torch']}"), f"verdict: {outcome.verdict}"]
     lines += [clip(f"  {known.sentence}")] if known else []
     lines += [f"  {outcome.message}"] if outcome.message else []
-    numbers: dict[str, object] = {"noise ratio": f"{outcome.noise_ratio!r} at worst, {LIMIT:g} is the limit"}
+    numbers: dict[str, object] = {"worst noise ratio": f"{outcome.noise_ratio!r}; {LIMIT:g} is the limit"}
     if divergence is not None:
-        numbers["noise ratio"] = f"{divergence.noise_ratio!r} here, {numbers['noise ratio']}"
+        numbers["iteration"] = divergence.iteration
+        numbers["noise ratio here"] = divergence.noise_ratio
         numbers["largest difference"] = divergence.max_abs
         numbers["units in the last place"] = divergence.max_ulp
         numbers["relative tolerance needed"] = divergence.needed_rtol
@@ -134,11 +141,24 @@ def render_outcome(outcome: Outcome, target: str) -> list[str]:
     return lines + outcome.traceback.rstrip().splitlines()
 
 
-def clip(line: str, width: int = WIDTH) -> str:
-    """``line`` on one line of at most ``width`` characters; an ellipsis says that there was more."""
+def wrap(text: str, indent: str = "", lines: int = 3) -> list[str]:
+    """``text`` on at most so many lines, the later ones indented; an ellipsis says that there was more."""
+    more = indent + "  "
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=more,
+        max_lines=lines,
+        placeholder=" ...",
+        break_on_hyphens=False,
+    )
+
+
+def clip(line: str) -> str:
+    """``line`` on one line, its indentation kept; an ellipsis says that there was more."""
     indent = line[: len(line) - len(line.lstrip())]
-    text = indent + " ".join(line.split())
-    return text if len(text) <= width else text[: width - 4].rstrip() + " ..."
+    return (wrap(line.strip(), indent, lines=1) or [""])[0]
 
 
 _NOT_VERDICTS = {"requirements", "not-selected", "scenarios", "tensors_compared", "tensors_existing", "unobserved"}
@@ -151,6 +171,11 @@ def _stale(row: Row) -> list[str]:
         f"{id}: declared in Implementation.{field}, but every one of its {scenarios} scenarios holds",
         f"  remove {id!r} from {field}: a declaration that is no longer true hides the next real failure",
     ]
+
+
+def _last_lines(traceback: str) -> list[str]:
+    """Where an exception came from, without the lines that only underline."""
+    return [line for line in traceback.splitlines() if line.strip(" ^~")][-TRACEBACK_LINES:]
 
 
 def _numbers(divergence: dict[str, object]) -> list[str]:

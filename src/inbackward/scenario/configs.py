@@ -138,6 +138,7 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         require_selectors(self.match, "group.match")
+        require("params" not in self.options, "group.options holds 'params'; group.match chooses the parameters")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,10 @@ class Edit(Event):
     group: int | None = None
     in_place: bool = False
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.name != "params", "edit.name is 'params'; an edit sets a hyperparameter")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Observe(Event):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
@@ -154,7 +155,7 @@ class Scenario:
 
     def to_json(self) -> str:
         """The scenario as a JSON document of schema ``inbackward.scenario/1``."""
-        return json.dumps({"schema": SCHEMA, **to_plain(self)}, indent=1)
+        return json.dumps({"schema": SCHEMA, **to_plain(self)}, indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Scenario:
@@ -164,7 +165,7 @@ class Scenario:
             ValueError: not JSON, another schema, an unknown or ill-typed field, or a value that is not allowed.
         """
         try:
-            document = json.loads(text)
+            document = json.loads(text, parse_float=_finite, parse_constant=_finite, parse_int=_whole)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(f"not a JSON document: {error}") from None
         require(isinstance(document, dict), f"a scenario is a JSON object, not {type(document).__name__}")
@@ -185,3 +186,14 @@ class Scenario:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}: {error}") from None
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    require(math.isfinite(value), f"not a scenario: the number {text[:40]} is not finite")
+    return value
+
+
+def _whole(text: str) -> int:
+    require(len(text) < 20, f"not a scenario: the number {text[:20]}... has {len(text)} digits")
+    return int(text)

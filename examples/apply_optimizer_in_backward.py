@@ -1,0 +1,42 @@
+"""``torch.distributed.optim._apply_optimizer_in_backward``: one optimizer a parameter, hung on the parameter itself.
+
+The function is private to PyTorch, and in use: it hooks the node that accumulates a parameter's gradient, steps there
+and sets the gradient to ``None``. ``implementation`` lets the suite check it, from the folder that holds ``examples``:
+
+    inbackward verify examples.apply_optimizer_in_backward:implementation
+    pytest --pyargs inbackward.suite -k optimizer_in_backward \\
+        --optimizer-in-backward examples.apply_optimizer_in_backward:implementation
+
+What cannot be done that way is declared, with the reason (``examples/one_optimizer_a_parameter.py``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from examples.one_optimizer_a_parameter import UNSUPPORTED, load_state_dict, schedulers, state_dict
+from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward, _get_in_backward_optimizers
+from torch.optim import Optimizer
+
+from inbackward import Implementation
+
+
+def build(
+    model: nn.Module, groups: list[dict[str, Any]], optimizer_cls: Any, kwargs: dict[str, Any]
+) -> list[Optimizer]:
+    for group in groups:
+        options = {key: value for key, value in group.items() if key != "params"}
+        trainable = [p for p in group["params"] if p.requires_grad]  # a frozen one has no node to hook
+        _apply_optimizer_in_backward(optimizer_cls, trainable, {**kwargs, **options})
+    return _get_in_backward_optimizers(model)
+
+
+implementation = Implementation(
+    name="torch.distributed.optim._apply_optimizer_in_backward",
+    build=build,
+    scheduler=schedulers,
+    state_dict=state_dict,
+    load_state_dict=load_state_dict,
+    unsupported=UNSUPPORTED,
+)

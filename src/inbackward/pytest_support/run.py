@@ -1,0 +1,100 @@
+"""What the plugin knows of one pytest run."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from inbackward.pytest_support.settings import FIXTURE, Settings, read_settings
+from inbackward.pytest_support.source import Named, Wrong, fixture_at_start
+
+if TYPE_CHECKING:
+    from inbackward.scenario import Scenario
+    from inbackward.verification import Suite
+
+
+class Run:
+    """The settings of a run, what they name, and the suite in use.
+
+    Raises:
+        pytest.UsageError: a setting or the replay file is wrong.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.settings: Settings = read_settings(config)
+        self.named = Named(self.settings, config) if self.settings.named_by else None
+        self.scenario = self._scenario()
+        self._last: tuple[Any, Suite] | None = None
+        self.fixture = ""  # where the fixture is that the suite last collected gets
+        self.shown = ""  # what the header said of where the implementation comes from
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """The requirements that become items."""
+        from inbackward.requirements import CATALOGUE
+
+        if self.scenario:
+            return [self.scenario.requirement]
+        return [id for id, requirement in CATALOGUE.items() if requirement.build]
+
+    def suite(self, given: Any) -> Suite:
+        """The suite for what a test was given; one for all tests that are given the same object.
+
+        Raises:
+            TypeError, ValueError: there is no suite for it; one line with the mend.
+        """
+        from inbackward.training import as_implementation
+        from inbackward.verification import Suite
+
+        if self._last is None or self._last[0] is not given:
+            implementation = given.implementation if isinstance(given, (Named, Wrong)) else as_implementation(given)
+            s = self.settings
+            suite = Suite(implementation, device=s.device, seed=s.seed, profile=s.profile)
+            _ = suite.arms  # a reference optimizer that cannot be built is no verdict on a requirement
+            self._last = given, suite
+        return self._last[1]
+
+    def label(self, suite: Suite) -> str:
+        """What reports call the implementation of a suite."""
+        return self.settings.label if self.named else suite.implementation.name or FIXTURE
+
+    def header(self, config: pytest.Config) -> list[str]:
+        """What is checked, where it comes from, and on what; nothing where nothing is named yet."""
+        s = self.settings
+        source = f"{s.label} ({s.named_by})" if self.named else fixture_at_start(config)
+        return self.describe(source) if source else []
+
+    def describe(self, source: str) -> list[str]:
+        """The lines of the header."""
+        from importlib.metadata import version
+
+        self.shown = source
+        s = self.settings
+        return [
+            f"inbackward: {source}",
+            f"inbackward: torch {version('torch')}, device {s.device}, strategies single, seed {s.seed}, "
+            f"profile {s.profile}",
+        ]
+
+    def _scenario(self) -> Scenario | None:
+        path = self.settings.replay
+        if path is None:
+            return None
+        from inbackward.requirements import require_known
+        from inbackward.scenario import Scenario
+
+        try:
+            scenario = Scenario.load(path)
+            require_known([scenario.requirement], str(path))
+        except OSError as error:
+            raise pytest.UsageError(f"cannot read {str(path)!r}: {error.strerror}") from error
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
+        return scenario
+
+
+RUN = pytest.StashKey[Run]()
+# What a test leaves for its report, as plain data that a worker can send: {"target", "row"} or {"problem"}.
+FINDING = pytest.StashKey[dict[str, Any]]()
