@@ -16,6 +16,7 @@ from torch.optim.optimizer import ParamsT
 from inbackward.optimizer.checkpoint import check_fits
 from inbackward.optimizer.hook import StepHook, can_carry_hook, step_hooks, within_another_backward
 from inbackward.optimizer.one_at_a_time import OneAtATime
+from inbackward.optimizer.own_implementation import OwnImplementation
 from inbackward.optimizer.rehearsal import Rehearsal, is_rehearsal
 
 
@@ -66,6 +67,7 @@ class OptimizerInBackward(Optimizer):
 
     _inner: Optimizer
     closed: bool
+    optimizer_in_backward = OwnImplementation()
 
     def __init__(self, params: ParamsT, optimizer_cls: Callable[..., Optimizer], **kwargs: Any) -> None:
         _check_torch(torch.__version__)

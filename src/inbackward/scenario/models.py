@@ -183,9 +183,10 @@ def build_model(config: ModelConfig, seed: int, dtype: torch.dtype) -> nn.Module
     ``config.mixed`` then gives the parameters that match a pattern a dtype of their own.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed queues a call, and a traceback, for every backend
         model = _factory(config.factory)() if config.factory else KINDS[config.kind](config)
-    model.to(dtype)
+    if dtype is not torch.float32 or config.factory:
+        model.to(dtype)
     for pattern, name in config.mixed:
         for parameter_name, parameter in model.named_parameters():
             if fnmatchcase(parameter_name, pattern):

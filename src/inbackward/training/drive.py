@@ -44,7 +44,9 @@ def isolated(seed: int) -> Iterator[None]:
     """Seed the global generator for one run and leave it, and the warning filters, as found."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(seed)
         yield
 
 

@@ -21,10 +21,11 @@ from inbackward.training.trace import SavedState
 def resume(driver: Driver, event: Resume, start: Callable[[], Driver]) -> tuple[Driver, SavedState]:
     """The driver that goes on from a checkpoint of ``driver``, over a new model, and what the checkpoint held."""
     optimizer_state = driver.state_dict()
+    asked = "weights-only" in driver.setting.scenario.expect
     saved = SavedState(
         iteration=event.at,
-        refused=_refused(optimizer_state),
-        foreign=tuple(_foreign(optimizer_state, "state_dict", set(driver.setting.names))),
+        refused=_refused(optimizer_state) if asked else "",
+        foreign=tuple(_foreign(optimizer_state, "state_dict", set(driver.setting.names))) if asked else (),
     )
     schedule_state = copy.deepcopy(driver.schedule.state_dict()) if driver.schedule is not None else None
     load = _ROUTES[event.route](driver, optimizer_state)

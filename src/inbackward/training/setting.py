@@ -46,7 +46,8 @@ class Setting:
         """Build the scenario's model, or take ``model`` as it is; ``fresh`` draws other initial weights."""
         self.scenario, self.device = scenario, device
         self.model = model or build_model(scenario.model, scenario.seed + fresh, getattr(torch, scenario.dtype))
-        self.model.to(device)
+        if device.type != "cpu":
+            self.model.to(device)
         self.names: dict[nn.Parameter, str] = {p: n for n, p in self.model.named_parameters()}
         self.seen: dict[str, Tensor] = {}
         if model is None:

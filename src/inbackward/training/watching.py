@@ -66,7 +66,7 @@ def census(parameters: Iterable[nn.Parameter]) -> Census:
     objects = gc.get_objects()
     storages: dict[int, int] = {}
     for item in objects:
-        if issubclass(type(item), Tensor) and not item.is_sparse:
+        if type(item) in (Tensor, nn.Parameter) and not item.is_sparse:  # a compiler's fake tensors have no storage
             storage = item.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
     hooks = sum(count_hooks(p) for p in parameters)
