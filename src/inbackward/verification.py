@@ -59,9 +59,13 @@ class Result:
 
     @property
     def found(self) -> Verdict:
-        """What the scenarios say, whatever was declared: the worst of those that could run."""
-        ran = [o.verdict for o in self.outcomes if o.verdict is not Verdict.NOT_RUN]
-        return worst(ran) if ran else Verdict.NOT_RUN
+        """What the scenarios say, whatever was declared: the worst of those that ran."""
+        return worst(o.verdict for o in self._ran) if self._ran else Verdict.NOT_RUN
+
+    @property
+    def _ran(self) -> tuple[Outcome, ...]:
+        """Leaves out what could not run here. What ran, differed and proved nothing for want of power counts."""
+        return tuple(o for o in self.outcomes if o.verdict is not Verdict.NOT_RUN or o.compared)
 
     @property
     def verdict(self) -> Verdict:
@@ -85,12 +89,12 @@ class Result:
     @property
     def worst(self) -> Outcome | None:
         """The outcome that decides ``found``, the first of its kind; ``None`` where there are no scenarios."""
-        decisive = [o for o in self.outcomes if o.verdict is self.found]
+        decisive = [o for o in self._ran or self.outcomes if o.verdict is self.found]
         return decisive[0] if decisive else None
 
     @property
     def not_run(self) -> tuple[Outcome, ...]:
-        """Scenarios that could not run, each with its reason."""
+        """Scenarios that could not run, or proved nothing for want of power, each with its reason."""
         return tuple(o for o in self.outcomes if o.verdict is Verdict.NOT_RUN)
 
     @property

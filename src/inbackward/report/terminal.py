@@ -16,7 +16,7 @@ TRACEBACK_LINES = 5
 
 # What a divergence in each quantity says about where to look; keys are ``compare.QUANTITIES`` and the expectations'.
 HOW_TO_READ = {
-    "loss": "A loss is computed before its iteration's update: look at the update of the iteration before.",
+    "loss": "A loss is computed before its iteration's update: look at the forward, or the update before it.",
     "buffer": "Buffers change in the forward: it ran another number of times, or on other parameters.",
     "parameter": "This iteration's update used another gradient, hyperparameter or state than the reference's.",
     "state": "The optimizer's memory differs: it was given another gradient, or stepped another number of times.",
@@ -25,7 +25,7 @@ HOW_TO_READ = {
     "gradient": "A gradient is there where none should be, or gone where one should be left.",
     "rng": "Random numbers were drawn at other places than in the reference: dropout will differ from here on.",
     "state-dict": "A user who saves this checkpoint meets the same: keep plain tensors and numbers in the state dict.",
-    "exception": "One of the two loops raised, the other did not.",
+    "exception": "The two loops did not raise alike.",
 }
 
 
