@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+HOOKS = ("scale", "mask", "watch")
 CHECKPOINTING = ("", "reentrant", "non-reentrant")
 MODEL_KINDS = ("llama", "convolution")
 DATA_SOURCES = ("standard-library", "synthetic")
@@ -176,7 +177,7 @@ class HookConfig:
     match: tuple[str, ...] = ("*",)
 
     def __post_init__(self) -> None:
-        choose(self.kind, ("scale", "mask", "watch"), "hook.kind")
+        choose(self.kind, HOOKS, "hook.kind")
         require_selectors(self.match, "hook.match")
 
 

@@ -30,6 +30,9 @@ CALLS = ("step", "zero_grad")
 RECREATIONS = ("close", "del", "rebind", "held", "model-before", "model-after")
 COPIES = ("deepcopy", "pickle", "model")
 FOREIGN = ("through", "skipped")
+MOMENTS = ("before", "after")
+SPECIALS = ("nan", "inf", "-inf")
+SNAPSHOT_ROUTES = ("memory", "file")
 UNFIT = ("missing-state", "missing-parameter", "wrong-shape", "no-groups")
 READINGS = ("state", "groups", "state-dict", "dcp")
 
@@ -107,7 +110,7 @@ class ExtraCalls(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose(self.when, ("before", "after"), "extra-calls.when")
+        choose(self.when, MOMENTS, "extra-calls.when")
         for call in self.calls:
             choose(call, CALLS, "extra-calls.calls")
 
@@ -180,7 +183,7 @@ class NonFinite(Matching):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose(self.value, ("nan", "inf", "-inf"), "non-finite.value")
+        choose(self.value, SPECIALS, "non-finite.value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +259,7 @@ class Snapshot(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose(self.route, ("memory", "file"), "snapshot.route")
+        choose(self.route, SNAPSHOT_ROUTES, "snapshot.route")
 
 
 @dataclass(frozen=True, kw_only=True)

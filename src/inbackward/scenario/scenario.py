@@ -30,6 +30,9 @@ from inbackward.scenario.plain_data import from_plain, to_plain
 SCHEMA = "inbackward.scenario/1"
 EXPECTATIONS = ("moved", "gradients-freed", "gradient-peak", "no-leak", "weights-only")
 STRATEGIES = ("single",)
+AUTOCASTS = ("", "bfloat16", "float16")
+COMPILED = ("", "layers", "whole")
+SPLITS = ("", "model", "parts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +96,8 @@ class Scenario:
         require(self.iterations >= 1, f"iterations is {self.iterations}; a run has at least 1")
         require(0 <= self.seed < 2**31, f"seed is {self.seed}; it must be in [0, 2**31)")
         choose(self.dtype, DTYPES, "dtype")
-        choose(self.autocast, ("", "bfloat16", "float16"), "autocast")
-        choose(self.compiled, ("", "layers", "whole"), "compiled")
+        choose(self.autocast, AUTOCASTS, "autocast")
+        choose(self.compiled, COMPILED, "compiled")
         require(
             self.scaler is None or self.autocast == "float16",
             f"scaler needs autocast 'float16', and autocast is {self.autocast!r}",
@@ -103,7 +106,7 @@ class Scenario:
             bool(self.micro_batches) and all(k >= 1 for k in self.micro_batches),
             f"micro_batches is {self.micro_batches}; give at least one number, each at least 1",
         )
-        choose(self.split, ("", "model", "parts"), "split")
+        choose(self.split, SPLITS, "split")
         require(not (self.split and (self.groups or self.schedule)), "split goes with one plain group and no schedule")
         choose(self.strategy, STRATEGIES, "strategy")
         require_selectors(self.frozen, "frozen")
