@@ -186,11 +186,16 @@ class Suite:
         if requirement.build is None:
             raise ValueError(f"requirement {id!r} has no scenarios in this version of inbackward")
         started = time.perf_counter()
-        outcomes = tuple(self.judge(scenario) for scenario in self.scenarios(requirement))
+        declared = self.implementation.unsupported.get(id, "")
+        outcomes = []
+        for scenario in self.scenarios(requirement):
+            outcomes.append(self.judge(scenario))
+            if declared and outcomes[-1].verdict.fails:
+                break  # the declaration is not stale, and that is all there was to find out
         return Result(
             requirement=requirement,
-            outcomes=outcomes,
-            declared=self.implementation.unsupported.get(id, ""),
+            outcomes=tuple(outcomes),
+            declared=declared,
             expected=self.implementation.expected_failures.get(id, ""),
             seconds=time.perf_counter() - started,
         )

@@ -12,8 +12,18 @@ from inbackward.training import Record, Trace
 
 # The order in which an iteration computes them, and in which a divergence is reported.
 QUANTITIES = (
-    "loss", "buffer", "parameter", "state", "state-names", "hyperparameter", "gradient", "rng",
-)  # fmt: skip
+    "early",
+    "loss",
+    "buffer",
+    "parameter",
+    "state",
+    "state-names",
+    "observed",
+    "hyperparameter",
+    "gradient",
+    "bystander",
+    "rng",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +73,8 @@ def tensors(record: Record) -> Iterator[tuple[str, str, Tensor]]:
     for name, entries in record.state.items():
         for key, value in entries.items():
             yield "state", f"{name}.{key}", value
+    for name, value in record.observed.items():
+        yield "observed", name, value
 
 
 def compare(candidate: Trace, reference: Trace) -> Comparison:
@@ -145,6 +157,12 @@ def _compare_facts(result: Comparison, iteration: int, mine: Record, theirs: Rec
         has = "is left" if name in mine.gradients_after_zero else "is gone"
         detail = f"{has} after zero_grad(), unlike in the reference"
         result.mismatches.append(Mismatch(iteration=iteration, quantity="gradient", name=name, detail=detail))
+    for name in sorted(mine.moved_early - theirs.moved_early):
+        detail = "changed before the last backward of the iteration"
+        result.mismatches.append(Mismatch(iteration=iteration, quantity="early", name=name, detail=detail))
+    for name in sorted(mine.disturbed - theirs.disturbed):
+        detail = "was changed by the training, unlike in the reference"
+        result.mismatches.append(Mismatch(iteration=iteration, quantity="bystander", name=name, detail=detail))
     if mine.rng is not None and theirs.rng is not None and not same_bits(mine.rng, theirs.rng):
         detail = "the global generator was drawn from differently"
         result.mismatches.append(Mismatch(iteration=iteration, quantity="rng", name="torch", detail=detail))

@@ -7,10 +7,12 @@ from inbackward.judging.verdict import Divergence
 from inbackward.scenario import Scenario
 from inbackward.training import Trace
 
+PEAK_FACTOR = 2
+
 
 def unmet(scenario: Scenario, candidate: Trace, reference: Trace) -> Divergence | None:
     """The first expectation of the scenario that the candidate does not meet."""
-    for expectation in scenario.expect:
+    for expectation in _CHECKS.keys() & set(scenario.expect):
         flaw = _CHECKS[expectation](candidate, reference)
         if flaw is not None:
             return flaw
@@ -52,4 +54,21 @@ def _weights_only(candidate: Trace, reference: Trace) -> Divergence | None:
     return None
 
 
-_CHECKS = {"moved": _moved, "gradients-freed": _gradients_freed, "weights-only": _weights_only}
+def _gradient_peak(candidate: Trace, reference: Trace) -> Divergence | None:
+    """At no moment do more bytes of gradients live than twice the largest gradient has."""
+    largest = max(reference.initial.parameters[n].nbytes for n in reference.trainable)
+    for iteration, record in enumerate(candidate.records):
+        peak = record.gradient_peak or 0
+        if peak > PEAK_FACTOR * largest:
+            detail = f"{peak} bytes of gradients alive at once; at most {PEAK_FACTOR} x {largest} are allowed"
+            return Divergence(iteration=iteration, quantity="gradient", name="peak", detail=detail)
+    return None
+
+
+# Checked on traces; "no-leak" needs runs of its own (training.leaks).
+_CHECKS = {
+    "moved": _moved,
+    "gradients-freed": _gradients_freed,
+    "gradient-peak": _gradient_peak,
+    "weights-only": _weights_only,
+}

@@ -15,15 +15,17 @@ import torch
 from inbackward.judging.bits import max_abs, max_ulp, needed_rtol
 from inbackward.judging.compare import Comparison, Mismatch, compare, same_model_and_state, tensors
 from inbackward.judging.expectations import unmet
+from inbackward.judging.interruption import interrupted
 from inbackward.judging.noise import LIMIT, RUNS, Floor, Rounding
 from inbackward.judging.power import missing_power
 from inbackward.judging.verdict import Divergence, Outcome, Verdict
-from inbackward.scenario import Scenario
+from inbackward.scenario import Scenario, SecondBackward
 from inbackward.training import (
     Implementation,
     Intervention,
     NotRun,
     Trace,
+    find_leak,
     optimizer_class,
     train_in_backward,
     train_reference,
@@ -46,10 +48,11 @@ def judge(implementation: Implementation, scenario: Scenario, device: torch.devi
 
 
 def _judge(implementation: Implementation, scenario: Scenario, device: torch.device) -> Outcome:
-    reference = train_reference(scenario, device, implementation)
     candidate = train_in_backward(implementation, scenario, device)
+    partial_update = interrupted(scenario, candidate)
+    reference = train_reference(scenario, device, implementation, intervention=partial_update)
     if candidate.error is not None or reference.error is not None:
-        return _judge_errors(implementation, scenario, candidate, reference)
+        return _judge_errors(implementation, scenario, device, candidate, reference)
 
     comparison = compare(candidate, reference)
     outcome = Outcome(
@@ -59,7 +62,7 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
         existing=comparison.existing,
         unobserved=comparison.unobserved,
     )
-    flaw = unmet(scenario, candidate, reference)
+    flaw = unmet(scenario, candidate, reference) or _leak(implementation, scenario, device)
     if not comparison.mismatches:
         return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw)) if flaw else outcome
     if not flaw:
@@ -68,6 +71,11 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
             if other.error is None and not compare(candidate, other).mismatches:
                 return replace(outcome, flavour=name)
     return _judge_noise(outcome, implementation, device, comparison, reference, flaw)
+
+
+def _leak(implementation: Implementation, scenario: Scenario, device: torch.device) -> Divergence | None:
+    found = find_leak(implementation, scenario, device) if "no-leak" in scenario.expect else ""
+    return Divergence(iteration=0, quantity="leak", name="", detail=found) if found else None
 
 
 def _judge_noise(
@@ -135,32 +143,56 @@ def _divergence(mismatch: Mismatch, ratio: float) -> Divergence:
     )
 
 
-def _judge_errors(implementation: Implementation, scenario: Scenario, candidate: Trace, reference: Trace) -> Outcome:
-    """One side raised: a refusal, the reference's own exception, or a crash."""
+def _judge_errors(
+    implementation: Implementation, scenario: Scenario, device: torch.device, candidate: Trace, reference: Trace
+) -> Outcome:
+    """One side raised: the reference's own exception, a refusal, or a crash."""
     mine, theirs = candidate.error, reference.error
-    outcome = Outcome(scenario=scenario, verdict=Verdict.EQUIVALENT, existing=_count(reference), message=_quote(mine))
-    if theirs is not None:
-        if mine is not None and type(mine) is type(theirs):
-            return replace(outcome, existing=0, message=f"both raise {_quote(mine)}")
-        instead = f"raises {_quote(mine)}" if mine else "trains on"
-        message = f"the reference raises {_quote(theirs)}; the implementation {instead}"
-        divergence = Divergence(iteration=len(reference.records), quantity="exception", name="", detail=message)
-        verdict = Verdict.BROKEN if mine else Verdict.NOT_EQUIVALENT
-        return replace(outcome, verdict=verdict, message=message, divergence=divergence)
-    assert mine is not None
-    done = len(candidate.records)
-    divergence = Divergence(iteration=done, quantity="exception", name="", detail=_quote(mine))
-    broken = replace(outcome, verdict=Verdict.BROKEN, divergence=divergence, traceback=candidate.traceback)
-    if not scenario.may_refuse or not isinstance(mine, (*REFUSALS, *implementation.refusals)) or not str(mine).strip():
-        return broken
-    last = reference.records[done - 1] if done else reference.initial
-    if compare(candidate, reference).mismatches or candidate.aftermath is None:
-        return broken
-    if not same_model_and_state(candidate.aftermath, last, with_state=candidate.optimizer_built):
-        detail = f"{_quote(mine)}, but only after numbers had changed"
-        return replace(broken, message=detail, divergence=replace(divergence, detail=detail))
     counts = compare(candidate, reference)
-    return replace(outcome, verdict=Verdict.REFUSED, compared=counts.compared, existing=counts.existing)
+    outcome = Outcome(
+        scenario=scenario,
+        verdict=Verdict.EQUIVALENT,
+        compared=counts.compared,
+        existing=counts.existing if mine else _count(reference),
+        unobserved=counts.unobserved,
+        message=_quote(mine),
+    )
+    if theirs is not None and type(mine) is type(theirs):
+        return replace(outcome, message=f"both raise {_quote(mine)}")
+    done = len(candidate.records)
+    if mine is None:
+        message = f"the reference raises {_quote(theirs)}; the implementation trains on"
+        place = Divergence(iteration=len(reference.records), quantity="exception", name="", detail=message)
+        return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, message=message, divergence=place)
+
+    flaw = _no_refusal(implementation, scenario, device, candidate, reference)
+    if not flaw:
+        return replace(outcome, verdict=Verdict.REFUSED)
+    if theirs is not None:
+        flaw = f"{flaw}; the reference raises {_quote(theirs)}"
+    place = Divergence(iteration=done, quantity="exception", name="", detail=flaw)
+    return replace(outcome, verdict=Verdict.BROKEN, message=flaw, divergence=place, traceback=candidate.traceback)
+
+
+def _no_refusal(
+    implementation: Implementation, scenario: Scenario, device: torch.device, candidate: Trace, reference: Trace
+) -> str:
+    """Why an exception is no refusal, or ``""``: a clear one, allowed, before any number changed (contract §3)."""
+    error, done = candidate.error, len(candidate.records)
+    said = _quote(error)
+    if not scenario.may_refuse:
+        return said
+    if not isinstance(error, (*REFUSALS, *implementation.refusals)) or not str(error).strip():
+        return said
+    if candidate.aftermath is None or done > len(reference.records) or compare(candidate, reference).mismatches:
+        return f"{said}, but only after numbers had changed"
+    allowed = [reference.records[done - 1] if done else reference.initial]
+    if scenario.at(done, SecondBackward):  # raised in the second backward: exactly one reference iteration on
+        once = scenario.with_(events=tuple(e for e in scenario.events if not isinstance(e, SecondBackward)))
+        allowed += train_reference(once, device, implementation).records[done : done + 1]
+    if any(same_model_and_state(candidate.aftermath, r, with_state=candidate.optimizer_built) for r in allowed):
+        return ""
+    return f"{said}, but only after numbers had changed"
 
 
 def _count(trace: Trace) -> int:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 import weakref
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
+
+# What autograd calls to run the backward of a custom function: a hook below it belongs to a backward within.
+_CUSTOM_BACKWARD = BackwardCFunction.apply.__code__
 
 
 class StepHook:
@@ -71,6 +77,16 @@ class StepHook:
 def step_hooks(p: Tensor) -> list[StepHook]:
     """The `StepHook` objects on `p`, whoever put them there."""
     return [hook for hook in (p._post_accumulate_grad_hooks or {}).values() if isinstance(hook, StepHook)]
+
+
+def within_another_backward() -> bool:
+    """Whether a backward is running that a custom function's own backward started (reentrant checkpointing)."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CUSTOM_BACKWARD:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def can_carry_hook(p: Tensor) -> bool:

@@ -14,8 +14,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from inbackward.optimizer.checkpoint import check_fits
-from inbackward.optimizer.hook import StepHook, can_carry_hook, step_hooks
+from inbackward.optimizer.hook import StepHook, can_carry_hook, step_hooks, within_another_backward
 from inbackward.optimizer.one_at_a_time import OneAtATime
+from inbackward.optimizer.own_implementation import OwnImplementation
+from inbackward.optimizer.rehearsal import Rehearsal, is_rehearsal
 
 
 class OptimizerInBackward(Optimizer):
@@ -40,8 +42,12 @@ class OptimizerInBackward(Optimizer):
 
     Each `backward()` is one update with the gradient as it is then, so that several micro-batches, a clipped total
     norm, a GradScaler and DistributedDataParallel need more than this class alone. Keep a reference to the optimizer:
-    deleting it ends the updates, as `close()` does. A new one over exactly the same parameters takes over. A parameter
-    that was put into a group by hand is updated by `step()` the first time.
+    deleting it ends the updates, as `close()` does. A new one over exactly the same parameters takes over.
+
+    A gradient that exists when `step()` is called is used then, as the plain optimizer would: one that was set by hand,
+    that of a parameter put into a group by hand, and those that come from a backward within the backward. There
+    (reentrant activation checkpointing) nobody can tell whether another segment will add to the gradient, so it waits,
+    and no memory is saved: prefer `checkpoint(..., use_reentrant=False)`.
 
     Args:
         params (iterable of Tensor, of (str, Tensor) or of dict): what the wrapped class takes as its `params`.
@@ -61,6 +67,7 @@ class OptimizerInBackward(Optimizer):
 
     _inner: Optimizer
     closed: bool
+    optimizer_in_backward = OwnImplementation()
 
     def __init__(self, params: ParamsT, optimizer_cls: Callable[..., Optimizer], **kwargs: Any) -> None:
         _check_torch(torch.__version__)
@@ -69,6 +76,7 @@ class OptimizerInBackward(Optimizer):
     # How an instance comes to life: built, copied and unpickled ones alike, each with hooks on the parameters at hand.
 
     def __getstate__(self) -> dict[str, Any]:
+        self._rehearsal.forget(self._inner)
         self._one_at_a_time.settle()
         return {"_inner": self._inner, "closed": self.closed}
 
@@ -78,6 +86,7 @@ class OptimizerInBackward(Optimizer):
             return
         super().__setstate__(state)  # not Optimizer.__init__, which would empty the state that Adagrad is built with
         self._one_at_a_time = OneAtATime(self._inner)
+        self._rehearsal = Rehearsal()
         self._hook = StepHook(self, OptimizerInBackward._update)
         if not self.closed:
             self._claim()
@@ -117,24 +126,33 @@ class OptimizerInBackward(Optimizer):
 
     def _update(self, p: Tensor) -> None:
         self._opt_called = True  # what LRScheduler looks at, to warn when it is stepped before the optimizer
+        if within_another_backward():
+            return  # pytorch#81296: a weight shared by two segments comes here once a segment
+        self._rehearsal.forget(self._inner)
         self._one_at_a_time.step(p)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Change nothing, as the parameters were updated inside `backward()`. See the class on the one exception.
+        """Change nothing, as the parameters were updated inside `backward()`; a gradient left over is used now.
 
         Raises:
             RuntimeError: if given a closure, whose `backward()` would be an update of its own.
         """
         if closure is not None:
             raise RuntimeError(
-                f"step() was given the closure {closure!r}, but the parameters are already updated inside backward(): "
+                "step() was given a closure, but the parameters are already updated inside backward(): "
                 "call loss.backward() yourself and then step() without a closure"
             )
-        if not self.closed:
-            for p in self._claim():
-                if p.grad is not None:
-                    self._one_at_a_time.step(p)
-            self._one_at_a_time.settle()
+        if self.closed:
+            return
+        self._claim()
+        left = dict.fromkeys(p for group in self.param_groups for p in group["params"] if p.grad is not None)
+        if left and is_rehearsal(self._inner, left):
+            self._rehearsal.hold(self._inner)
+        else:
+            for p in left:
+                self._rehearsal.forget(self._inner)
+                self._one_at_a_time.step(p)
+        self._one_at_a_time.settle()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the wrapped optimizer does; there is a gradient only where no update took place."""
@@ -205,6 +223,7 @@ class OptimizerInBackward(Optimizer):
         check_fits(self._inner, state_dict)
         self._one_at_a_time.settle()
         self._inner.load_state_dict(state_dict)
+        self._rehearsal = Rehearsal()
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 

@@ -54,6 +54,11 @@ def default_arms() -> tuple[Arm, ...]:
     )
 
 
+def is_default(arms: tuple[Arm, ...]) -> bool:
+    """Whether these are the arms of ``torch.optim``, so that rows may bring in more of its classes."""
+    return tuple(arm.config for arm in arms) == tuple(arm.config for arm in default_arms())
+
+
 def arms_of(optimizers: Sequence[tuple[Any, Mapping[str, Any]]]) -> tuple[Arm, ...]:
     """One arm for each optimizer that an implementation names as its reference.
 

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from inbackward.requirements.arms import Arm
+from inbackward.requirements.arms import Arm, is_default
 from inbackward.requirements.catalogue import planned, requirement
 from inbackward.requirements.numbers import ONE_LAYER, WARM_UP, step_lr, table
 from inbackward.requirements.optimizer_table import TABLE
-from inbackward.scenario import Edit, GroupConfig, ModelConfig, Resume, Scenario, ScheduleConfig
+from inbackward.scenario import (
+    Edit,
+    GroupConfig,
+    LoadUnfit,
+    ModelConfig,
+    Recreate,
+    Resume,
+    Scenario,
+    ScheduleConfig,
+    SkipBranch,
+    Snapshot,
+)
 
 Arms = tuple[Arm, ...]
 
@@ -29,7 +40,7 @@ def resume(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("frozen", model=ONE_LAYER, frozen=("@even",), events=(Resume(at=2),))
         yield arm.run("named", model=ONE_LAYER, named=True, events=(Resume(at=2),))
         yield arm.run("bfloat16", model=ONE_LAYER, dtype="bfloat16", events=(Resume(at=2, route="file"),))
-    if {arm.config.cls for arm in arms} == {"torch.optim:AdamW", "torch.optim:SGD"}:
+    if is_default(arms):
         for entry in TABLE:
             for scenario in entry.scenarios():
                 if scenario.name.startswith(("plain", "amsgrad-adam", "centered-momentum", "averaging")):
@@ -98,6 +109,72 @@ def weights_only_load(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("named", model=ONE_LAYER, named=True, events=(Resume(at=1, route="file"),), expect=clean)
 
 
+@requirement(
+    "resume-at-zero",
+    "checkpoint",
+    "Saved before the first iteration, or after one in which some parameters had no gradient.",
+)
+def resume_at_zero(arms: Arms) -> Iterator[Scenario]:
+    branch = ModelConfig(layers=1, branch=True)
+    for arm in arms:
+        for route in ("memory", "file"):
+            yield arm.run(f"at-first-{route}", model=ONE_LAYER, events=(Resume(at=0, route=route),))
+            events = SkipBranch(at=0), SkipBranch(at=1), Resume(at=2, route=route)
+            yield arm.run(f"some-without-state-{route}", model=branch, events=events)
+        yield arm.run("under-warm-up", model=ONE_LAYER, schedule=WARM_UP, events=(Resume(at=0),))
+        yield arm.run("from-plain", model=ONE_LAYER, events=(Resume(at=0, saved_by="plain"),))
+        yield arm.run("into-plain", model=ONE_LAYER, events=(Resume(at=0, loaded_by="plain"),))
+
+
+@requirement(
+    "model-only", "checkpoint", "The model is loaded, before or after construction, and the optimizer is fresh."
+)
+def model_only(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        for how in ("model-before", "model-after"):
+            for name, model in {"": ONE_LAYER, "-tied": ModelConfig(layers=1, tied=True)}.items():
+                yield arm.run(f"{how}{name}", model=model, events=(Recreate(at=2, how=how),))
+
+
+@requirement(
+    "snapshot-independent",
+    "checkpoint",
+    "A deep copy of the state dict, or a file, is untouched by later iterations.",
+)
+def snapshot_independent(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        for route in ("memory", "file"):
+            yield arm.run(route, model=ONE_LAYER, events=(Snapshot(at=2, route=route),))
+        yield arm.run("before-training", model=ONE_LAYER, events=(Snapshot(at=0),))
+
+
+@requirement(
+    "mismatched-checkpoint",
+    "checkpoint",
+    "A checkpoint that does not fit: a clear error with nothing changed, or what the plain optimizer does.",
+    may_refuse=True,
+)
+def mismatched_checkpoint(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        for what in ("missing-state", "missing-parameter", "wrong-shape", "no-groups"):
+            yield arm.run(what, model=ONE_LAYER, events=(LoadUnfit(at=2, what=what),))
+
+
+@requirement(
+    "dcp",
+    "checkpoint",
+    "torch.distributed.checkpoint and its state_dict API save and load it as they do the plain optimizer.",
+    on_ranks=True,
+)
+def dcp(arms: Arms) -> Iterator[Scenario]:
+    two = GroupConfig(match=("@vector",), options={"lr": 0.02}), GroupConfig()
+    for arm in arms:
+        yield arm.run("resumed", model=ONE_LAYER, events=(Resume(at=2, route="dcp"),))
+        yield arm.run("groups", model=ONE_LAYER, groups=two, events=(Resume(at=2, route="dcp"),))
+        yield arm.run("from-plain", model=ONE_LAYER, events=(Resume(at=2, route="dcp", saved_by="plain"),))
+        yield arm.run("into-plain", model=ONE_LAYER, events=(Resume(at=2, route="dcp", loaded_by="plain"),))
+
+
 def _routes(arm: Arm, sides: dict[str, Any]) -> Iterator[Scenario]:
     """A save at several iterations, through memory and a file, with groups and a schedule."""
     two = GroupConfig(match=("@vector",), options={"lr": arm.lr / 3}), GroupConfig()
@@ -123,11 +200,6 @@ def _routes(arm: Arm, sides: dict[str, Any]) -> Iterator[Scenario]:
 planned(
     "checkpoint",
     """
-    resume-at-zero       |       | Saved before the first iteration, or while some parameters had no gradient yet.
     resume-fresh-process |       | The loading half runs in another process.
-    model-only           |       | The model loaded, the optimizer fresh; nothing of it in model.state_dict().
-    snapshot-independent |       | A deep copy or a file of the state dict is untouched by later iterations.
-    mismatched-checkpoint | R    | A checkpoint that does not fit: a clear error with nothing changed.
-    dcp                  | ranks | torch.distributed.checkpoint sees the plain optimizer's names and tensors.
     """,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inbackward.requirements.arms import Arm
-from inbackward.requirements.catalogue import planned, requirement
+from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.numbers import MODELS, ONE_LAYER, step_lr
 from inbackward.scenario import GroupConfig, ModelConfig, Scenario, SkipBranch
 
@@ -26,10 +26,25 @@ def gradient_freed(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("unused", model=branch, events=(SkipBranch(at=1),), expect=freed)
 
 
-planned(
+@requirement(
+    "gradient-peak",
     "memory",
-    """
-    gradient-peak | | Never more than twice the largest gradient alive at once.
-    no-leak       | | Hooks, tensors and objects stay constant; nothing outlives close().
-    """,
+    "Never more bytes of gradients alive at once than twice the largest gradient has, stashed ones included.",
 )
+def gradient_peak(arms: Arms) -> Iterator[Scenario]:
+    deep = ModelConfig(layers=12)  # no gradient has a tenth of all bytes
+    for arm in arms:
+        yield arm.run("deep", model=deep, iterations=2, expect=("gradient-peak",))
+        two = GroupConfig(match=("@vector",)), GroupConfig()
+        yield arm.run("deep-two-groups", model=deep, iterations=2, groups=two, expect=("gradient-peak",))
+
+
+@requirement(
+    "no-leak",
+    "memory",
+    "Hooks, tensors and objects stay constant over iterations, and nothing outlives close() or the last reference.",
+)
+def no_leak(arms: Arms) -> Iterator[Scenario]:
+    tiny = ModelConfig(layers=1, dim=8, heads=1, kv_heads=1, hidden=8)
+    for arm in arms:
+        yield arm.run("tiny", model=tiny, expect=("no-leak",))

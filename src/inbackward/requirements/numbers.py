@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from inbackward.requirements.arms import Arm
-from inbackward.requirements.catalogue import planned, requirement
+from inbackward.requirements.arms import Arm, is_default
+from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.optimizer_table import TABLE
-from inbackward.scenario import DataConfig, Edit, GroupConfig, ModelConfig, Scenario, ScheduleConfig
+from inbackward.scenario import DataConfig, Edit, GroupConfig, ModelConfig, NonFinite, Scenario, ScheduleConfig
 
 Arms = tuple[Arm, ...]
 
@@ -48,7 +48,7 @@ def plain(arms: Arms) -> Iterator[Scenario]:
 
 @requirement("optimizers", "numbers", "Every torch.optim class that needs no closure, with each flag it has.")
 def optimizers(arms: Arms) -> Iterator[Scenario]:
-    if {arm.config.cls for arm in arms} == {"torch.optim:AdamW", "torch.optim:SGD"}:
+    if is_default(arms):
         for entry in TABLE:
             yield from entry.scenarios()
     else:  # an implementation with reference optimizers of its own is held to those, as it gives them
@@ -180,13 +180,26 @@ def dtype(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("float16-with-float32-norms", model=mixed, dtype="float16")
 
 
-planned(
+@requirement("autocast", "numbers", "bf16 autocast over fp32 parameters.")
+def autocast(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        for name in ("one-layer", "all-biases", "convolution"):
+            yield arm.run(name, model=MODELS[name], autocast="bfloat16")
+        tied = ModelConfig(layers=1, tied=True)
+        yield arm.run("tied-step", model=tied, autocast="bfloat16", schedule=step_lr())
+
+
+@requirement(
+    "non-finite",
     "numbers",
-    """
-    autocast   | | bf16 autocast over fp32 parameters.
-    non-finite | | NaN and infinite gradients do what the plain optimizer makes of them.
-    """,
+    "NaN and infinite gradients in one or all parameters do what the plain optimizer makes of them.",
 )
+def non_finite(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        for value in ("nan", "inf", "-inf"):
+            yield arm.run(f"{value}-in-one", model=ONE_LAYER, events=(NonFinite(at=1, value=value, match=("@last",)),))
+        yield arm.run("nan-in-all", model=ONE_LAYER, events=(NonFinite(at=2, match=("*",)),))
+        yield arm.run("inf-in-every-other", model=ONE_LAYER, events=(NonFinite(at=1, value="inf", match=("@even",)),))
 
 
 def _other_values(arm: Arm) -> dict[str, object]:

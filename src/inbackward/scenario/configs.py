@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+HOOKS = ("scale", "mask", "watch")
+CHECKPOINTING = ("", "reentrant", "non-reentrant")
 MODEL_KINDS = ("llama", "convolution")
 DATA_SOURCES = ("standard-library", "synthetic")
 SELECTORS = ("@matrix", "@vector", "@first", "@last", "@even")
@@ -39,8 +41,9 @@ class ModelConfig:
 
     A factory takes no argument and returns a module that maps int64 tokens below 256, ``(batch, time)``, to logits
     ``(batch, time, at least 256)``. With ``branch`` the model has a layer that an iteration may leave out; with
-    ``sparse`` the embedding's gradient is sparse. ``mixed`` gives parameters that match a pattern their own dtype:
-    ``(("*norm*", "float32"),)``.
+    ``sparse`` the embedding's gradient is sparse; with ``odd`` there are parameters with no elements, with one, and
+    without a dimension. ``checkpointing`` recomputes every block in the backward; with ``shared`` one block stands at
+    every layer. ``mixed`` gives parameters that match a pattern their own dtype: ``(("*norm*", "float32"),)``.
     """
 
     kind: str = "llama"
@@ -55,6 +58,9 @@ class ModelConfig:
     bias: bool = False
     branch: bool = False
     sparse: bool = False
+    odd: bool = False
+    checkpointing: str = ""
+    shared: bool = False
     dropout: float = 0.0
     mixed: tuple[tuple[str, str], ...] = ()
     factory: str = ""
@@ -69,6 +75,7 @@ class ModelConfig:
             self.heads % self.kv_heads == 0, f"model.heads {self.heads} must be a multiple of kv_heads {self.kv_heads}"
         )
         require(0 <= self.dropout < 1, f"model.dropout is {self.dropout}; it must be in [0, 1)")
+        choose(self.checkpointing, CHECKPOINTING, "model.checkpointing")
         for _, dtype in self.mixed:
             choose(dtype, DTYPES, "model.mixed")
         require(
@@ -121,16 +128,57 @@ class GroupConfig:
 
     ``match`` holds shell patterns (``"*.bias"``) or the selectors ``@matrix``, ``@vector``, ``@first``, ``@last`` and
     ``@even``, which fit any model; none makes an empty group. ``reverse`` lists the parameters in the reverse of the
-    model's order.
+    model's order, ``twice`` lists each of them twice, ``again`` takes also those that an earlier group took.
     """
 
     match: tuple[str, ...] = ("*",)
     options: Mapping[str, Any] = field(default_factory=dict)
     reverse: bool = False
+    twice: bool = False
+    again: bool = False
 
     def __post_init__(self) -> None:
         require_selectors(self.match, "group.match")
         require("params" not in self.options, "group.options holds 'params'; group.match chooses the parameters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipConfig:
+    """``torch.nn.utils.clip_grad_norm_`` over the parameters of all groups, after the last backward."""
+
+    max_norm: float = 1.0
+    error_if_nonfinite: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.max_norm > 0, f"clip.max_norm is {self.max_norm}; it must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScalerConfig:
+    """``torch.amp.GradScaler`` over fp16 autocast."""
+
+    init_scale: float = 65536.0
+    growth_interval: int = 2
+
+    def __post_init__(self) -> None:
+        require(self.init_scale > 0, f"scaler.init_scale is {self.init_scale}; it must be above 0")
+        require(self.growth_interval >= 1, f"scaler.growth_interval is {self.growth_interval}; it must be at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HookConfig:
+    """A hook of the user's on every parameter that matches, registered before the optimizer is built.
+
+    ``scale`` and ``mask`` are tensor hooks that change the gradient (halve it; zero every other row); ``watch`` is a
+    post-accumulate hook that notes the gradient it is given.
+    """
+
+    kind: str = "scale"
+    match: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        choose(self.kind, HOOKS, "hook.kind")
+        require_selectors(self.match, "hook.match")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,13 @@
 
 The order inside an iteration is fixed:
 
-1. ``Resume``: save everything, make new objects, load.
-2. ``Edit``, then ``Observe``, then ``ExtraCalls(when="before")``.
-3. Forward and backward (a ``SkipBranch`` leaves the optional branch out of this iteration's forwards).
-4. ``step()``, or ``step(closure)`` under ``StepClosure``; then ``zero_grad()``.
+1. ``Resume``, ``Recreate``, ``Copy``: other objects from here on.
+2. ``Cast``, ``Freeze``, ``Unfreeze``, ``AddGroup``, ``Edit``, then ``Observe``, ``Snapshot``, ``LoadUnfit``,
+   ``ForeignBackward``, ``ExtraCalls(when="before")``.
+3. Forward and backward of every micro-batch. ``SkipBranch`` leaves the optional branch out of these forwards,
+   ``NonFinite`` spoils gradients, ``Interrupt`` ends the backward early, ``SecondBackward`` goes through the last
+   graph once more.
+4. Clipping, where the scenario clips; ``step()``, or ``step(closure)`` under ``StepClosure``; then ``zero_grad()``.
 5. ``ExtraCalls(when="after")``.
 6. The iteration is recorded in the trace.
 7. The schedule's ``step()``.
@@ -18,12 +21,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from inbackward.scenario.configs import choose, require
+from inbackward.scenario.configs import DTYPES, GroupConfig, choose, require, require_selectors
 
 SIDES = ("candidate", "plain")
-ROUTES = ("memory", "file")
+ROUTES = ("memory", "file", "dcp")
 SCHEDULE_ROUTES = ("state-dict", "last-epoch")
 CALLS = ("step", "zero_grad")
+RECREATIONS = ("close", "del", "rebind", "held", "model-before", "model-after")
+COPIES = ("deepcopy", "pickle", "model")
+FOREIGN = ("through", "skipped")
+MOMENTS = ("before", "after")
+SPECIALS = ("nan", "inf", "-inf")
+SNAPSHOT_ROUTES = ("memory", "file")
+UNFIT = ("missing-state", "missing-parameter", "wrong-shape", "no-groups")
 READINGS = ("state", "groups", "state-dict", "dcp")
 
 
@@ -43,9 +53,9 @@ class Resume(Event):
     """Save, build new objects, load, go on. The reference is never interrupted.
 
     ``saved_by`` says who trains before iteration ``at``, ``loaded_by`` who goes on: the in-backward ``candidate`` or
-    the ``plain`` optimizer in the usual loop. ``route`` is a deep copy in memory, or a file written by ``torch.save``
-    and read by ``torch.load``. ``schedule`` restores the schedule by its state dict or by
-    ``last_epoch=``.
+    the ``plain`` optimizer in the usual loop. ``route`` is a deep copy in memory, a file written by ``torch.save`` and
+    read by ``torch.load``, or ``torch.distributed.checkpoint`` and its ``state_dict`` API. ``schedule`` restores the
+    schedule by its state dict or by ``last_epoch=``.
     """
 
     kind: ClassVar[str] = "resume"
@@ -100,7 +110,7 @@ class ExtraCalls(Event):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choose(self.when, ("before", "after"), "extra-calls.when")
+        choose(self.when, MOMENTS, "extra-calls.when")
         for call in self.calls:
             choose(call, CALLS, "extra-calls.calls")
 
@@ -119,4 +129,175 @@ class StepClosure(Event):
     kind: ClassVar[str] = "step-closure"
 
 
-EVENTS: dict[str, type[Event]] = {cls.kind: cls for cls in (Resume, Edit, Observe, ExtraCalls, SkipBranch, StepClosure)}
+@dataclass(frozen=True, kw_only=True)
+class Matching(Event):
+    """Something that happens to the parameters that match (``GroupConfig`` says how)."""
+
+    match: tuple[str, ...] = ("@first",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_selectors(self.match, f"{self.kind}.match")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freeze(Matching):
+    """``requires_grad_(False)``."""
+
+    kind: ClassVar[str] = "freeze"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unfreeze(Matching):
+    """``requires_grad_(True)``."""
+
+    kind: ClassVar[str] = "unfreeze"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddGroup(Event):
+    """``add_param_group`` with what the group matches among the parameters that are in no group yet."""
+
+    kind: ClassVar[str] = "add-group"
+    group: GroupConfig = GroupConfig()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cast(Event):
+    """``model.to(dtype)``: the parameters keep their identity."""
+
+    kind: ClassVar[str] = "cast"
+    dtype: str = "float64"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.dtype, DTYPES, "cast.dtype")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonFinite(Matching):
+    """The first element of the gradient becomes ``value``: ``"nan"``, ``"inf"`` or ``"-inf"``."""
+
+    kind: ClassVar[str] = "non-finite"
+    value: str = "nan"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.value, SPECIALS, "non-finite.value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interrupt(Matching):
+    """An exception in the middle of the backward, when the gradient of the first match is computed; then
+    ``zero_grad()`` and on to the next iteration. The reference updates what the candidate had updated by then.
+    """
+
+    kind: ClassVar[str] = "interrupt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondBackward(Event):
+    """``backward(retain_graph=True)`` and a second ``backward()`` through the same graph, no step between."""
+
+    kind: ClassVar[str] = "second-backward"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recreate(Event):
+    """A new optimizer with fresh state over the same parameters, or over a new model that is given their values.
+
+    ``how``: the old one is closed; deleted; still alive while the name is bound anew; held by somebody for good. Or the
+    model is loaded into new objects, before or after the new optimizer is built. The reference gets a new optimizer.
+    """
+
+    kind: ClassVar[str] = "recreate"
+    how: str = "close"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.how, RECREATIONS, "recreate.how")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy(Event):
+    """A copy of model and optimizer together goes on and the original must not move (``deepcopy``, ``pickle``).
+
+    ``model``: the model alone is copied and trained backward, as an averaged or frozen twin may be; the copy must not
+    move, and the original goes on.
+    """
+
+    kind: ClassVar[str] = "copy"
+    how: str = "deepcopy"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.how, COPIES, "copy.how")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignBackward(Event):
+    """A backward that must not train this model, then ``zero_grad()`` and no step.
+
+    ``through``: another model's loss flows through this one, as a generator's through its discriminator. ``skipped``:
+    this model's own loss, its update left out, as for a spike.
+    """
+
+    kind: ClassVar[str] = "foreign-backward"
+    how: str = "through"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.how, FOREIGN, "foreign-backward.how")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(Event):
+    """A deep copy (or a file) of the state dict is taken; whether later iterations change it is recorded."""
+
+    kind: ClassVar[str] = "snapshot"
+    route: str = "memory"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.route, SNAPSHOT_ROUTES, "snapshot.route")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadUnfit(Event):
+    """``load_state_dict`` of a state dict that was meant for another model.
+
+    ``missing-state``: one parameter's state is gone. ``missing-parameter``: a group is one shorter. ``wrong-shape``:
+    one parameter's state has another shape. ``no-groups``: the document has no ``param_groups``.
+    """
+
+    kind: ClassVar[str] = "load-unfit"
+    what: str = "missing-parameter"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.what, UNFIT, "load-unfit.what")
+
+
+EVENTS: dict[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (
+        Resume,
+        Recreate,
+        Copy,
+        Cast,
+        Freeze,
+        Unfreeze,
+        AddGroup,
+        Edit,
+        Observe,
+        Snapshot,
+        LoadUnfit,
+        ForeignBackward,
+        ExtraCalls,
+        SkipBranch,
+        NonFinite,
+        Interrupt,
+        SecondBackward,
+        StepClosure,
+    )
+}

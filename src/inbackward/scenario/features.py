@@ -9,7 +9,27 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from inbackward.scenario.configs import ScheduleConfig
-from inbackward.scenario.events import Edit, Event, ExtraCalls, Observe, Resume, SkipBranch, StepClosure
+from inbackward.scenario.events import (
+    AddGroup,
+    Cast,
+    Copy,
+    Edit,
+    Event,
+    ExtraCalls,
+    ForeignBackward,
+    Freeze,
+    Interrupt,
+    LoadUnfit,
+    NonFinite,
+    Observe,
+    Recreate,
+    Resume,
+    SecondBackward,
+    SkipBranch,
+    Snapshot,
+    StepClosure,
+    Unfreeze,
+)
 from inbackward.scenario.scenario import Scenario
 
 
@@ -59,5 +79,31 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "resume-from-plain": _drop(lambda e: isinstance(e, Resume) and e.saved_by == "plain"),
     "resume-into-plain": _drop(lambda e: isinstance(e, Resume) and e.loaded_by == "plain"),
     "observer": _drop(lambda e: isinstance(e, Observe)),
+    "autocast": lambda s: s.with_(autocast="", scaler=None),
+    "non-finite": _drop(lambda e: isinstance(e, NonFinite)),
+    "freeze-later": _drop(lambda e: isinstance(e, Freeze)),
+    "unfreeze-later": _drop(lambda e: isinstance(e, Unfreeze)),
+    "add-param-group": _drop(lambda e: isinstance(e, AddGroup)),
+    "cast-or-move": _drop(lambda e: isinstance(e, Cast)),
+    "sparse-gradient": lambda s: s.with_(model=replace(s.model, sparse=False)),
+    "zero-size": lambda s: s.with_(model=replace(s.model, odd=False)),
+    "accumulation": lambda s: s.with_(micro_batches=(1,)),
+    "global-clip": lambda s: s.with_(clip=None),
+    "grad-scaler": lambda s: s.with_(scaler=None),
+    "two-backwards": _drop(lambda e: isinstance(e, SecondBackward)),
+    "interrupted-backward": _drop(lambda e: isinstance(e, Interrupt)),
+    "two-optimizers": lambda s: s.with_(split=""),
+    "gradient-hooks": lambda s: s.with_(hooks=()),
+    "foreign-backward": _drop(lambda e: isinstance(e, ForeignBackward)),
+    "checkpointed-activations": lambda s: s.with_(model=replace(s.model, checkpointing="")),
+    "compiled-model": lambda s: s.with_(compiled=""),
+    "re-created": _drop(lambda e: isinstance(e, Recreate) and not e.how.startswith("model")),
+    "deepcopy": _drop(lambda e: isinstance(e, Copy)),
+    "step-hooks": lambda s: s.with_(step_hooks=False),
+    "resume-at-zero": _drop(lambda e: isinstance(e, Resume) and e.at == 0),
+    "model-only": _drop(lambda e: isinstance(e, Recreate) and e.how.startswith("model")),
+    "snapshot-independent": _drop(lambda e: isinstance(e, Snapshot)),
+    "mismatched-checkpoint": _drop(lambda e: isinstance(e, LoadUnfit)),
+    "dcp": _drop(lambda e: isinstance(e, Resume) and e.route == "dcp"),
     "rng": lambda s: s.with_(model=replace(s.model, dropout=0.0)),
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from inbackward.scenario import configs, events
 from inbackward.scenario.plain_data import field_types
-from inbackward.scenario.scenario import EXPECTATIONS, SCHEMA, STRATEGIES, Scenario
+from inbackward.scenario.scenario import AUTOCASTS, COMPILED, EXPECTATIONS, SCHEMA, SPLITS, STRATEGIES, Scenario
 
 SIMPLE = {str: {"type": "string"}, bool: {"type": "boolean"}, int: {"type": "integer"}, float: {"type": "number"}}
 AT_LEAST_1 = {"minimum": 1}
@@ -32,6 +32,15 @@ LIMITS: dict[str, dict[str, Any]] = {
     "Scenario.dtype": _one_of(configs.DTYPES),
     "Scenario.strategy": _one_of(STRATEGIES),
     "Scenario.expect": _one_of(EXPECTATIONS),
+    "Scenario.micro_batches": AT_LEAST_1,
+    "Scenario.autocast": _one_of(AUTOCASTS),
+    "Scenario.compiled": _one_of(COMPILED),
+    "Scenario.split": _one_of(SPLITS),
+    "ClipConfig.max_norm": {"exclusiveMinimum": 0},
+    "ScalerConfig.init_scale": {"exclusiveMinimum": 0},
+    "ScalerConfig.growth_interval": AT_LEAST_1,
+    "HookConfig.kind": _one_of(configs.HOOKS),
+    "ModelConfig.checkpointing": _one_of(configs.CHECKPOINTING),
     "ModelConfig.kind": _one_of(configs.MODEL_KINDS),
     "ModelConfig.vocabulary": {"minimum": 256},
     "ModelConfig.dropout": {"minimum": 0, "exclusiveMaximum": 1},
@@ -48,7 +57,14 @@ LIMITS: dict[str, dict[str, Any]] = {
     "Resume.schedule": _one_of(events.SCHEDULE_ROUTES),
     "Observe.what": _one_of(events.READINGS),
     "ExtraCalls.calls": _one_of(events.CALLS),
-    "ExtraCalls.when": _one_of(("before", "after")),
+    "ExtraCalls.when": _one_of(events.MOMENTS),
+    "Cast.dtype": _one_of(configs.DTYPES),
+    "NonFinite.value": _one_of(events.SPECIALS),
+    "Recreate.how": _one_of(events.RECREATIONS),
+    "Copy.how": _one_of(events.COPIES),
+    "ForeignBackward.how": _one_of(events.FOREIGN),
+    "Snapshot.route": _one_of(events.SNAPSHOT_ROUTES),
+    "LoadUnfit.what": _one_of(events.UNFIT),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from inbackward.scenario.configs import ModelConfig
 
@@ -97,6 +98,20 @@ class Block(nn.Module):
         return out
 
 
+class Odd(nn.Module):
+    """Parameters of unusual size that all take part: none, one element, no dimension."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.empty = nn.Parameter(torch.ones(0))
+        self.empty_rows = nn.Parameter(torch.ones(0, 3))
+        self.one = nn.Parameter(torch.ones(1))
+        self.scalar = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.one + self.scalar + self.empty.sum() + self.empty_rows.sum()
+
+
 class Llama(nn.Module):
     """A Llama-style transformer. ``take_branch`` says whether the optional branch takes part in the next forward."""
 
@@ -105,7 +120,10 @@ class Llama(nn.Module):
     def __init__(self, c: ModelConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(c.vocabulary, c.dim, sparse=c.sparse)
-        self.blocks = nn.ModuleList(Block(c) for _ in range(c.layers))
+        first = Block(c)
+        self.blocks = nn.ModuleList([first, *(first if c.shared else Block(c) for _ in range(c.layers - 1))])
+        self.odd = Odd() if c.odd else None
+        self.checkpointing = c.checkpointing
         self.branch = nn.Linear(c.dim, c.dim) if c.branch else None
         self.norm = RMSNorm(c.dim)
         self.head = nn.Linear(c.dim, c.vocabulary, bias=False)
@@ -116,8 +134,14 @@ class Llama(nn.Module):
 
     def forward(self, x_BT: Tensor) -> Tensor:
         x = self.embedding(x_BT)
+        angles = self.angles[: x_BT.shape[1]]
         for block in self.blocks:
-            x = block(x, self.angles[: x_BT.shape[1]])
+            if self.checkpointing:
+                x = checkpoint(block, x, angles, use_reentrant=self.checkpointing == "reentrant")
+            else:
+                x = block(x, angles)
+        if self.odd is not None:
+            x = self.odd(x)
         if self.branch is not None and self.take_branch:
             x = x + self.branch(x)
         out: Tensor = self.head(self.norm(x))
@@ -159,9 +183,10 @@ def build_model(config: ModelConfig, seed: int, dtype: torch.dtype) -> nn.Module
     ``config.mixed`` then gives the parameters that match a pattern a dtype of their own.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed queues a call, and a traceback, for every backend
         model = _factory(config.factory)() if config.factory else KINDS[config.kind](config)
-    model.to(dtype)
+    if dtype is not torch.float32 or config.factory:
+        model.to(dtype)
     for pattern, name in config.mixed:
         for parameter_name, parameter in model.named_parameters():
             if fnmatchcase(parameter_name, pattern):

@@ -12,10 +12,13 @@ from typing import Any
 
 from inbackward.scenario.configs import (
     DTYPES,
+    ClipConfig,
     DataConfig,
     GroupConfig,
+    HookConfig,
     ModelConfig,
     OptimizerConfig,
+    ScalerConfig,
     ScheduleConfig,
     choose,
     require,
@@ -25,8 +28,11 @@ from inbackward.scenario.events import Edit, Event, SkipBranch
 from inbackward.scenario.plain_data import from_plain, to_plain
 
 SCHEMA = "inbackward.scenario/1"
-EXPECTATIONS = ("moved", "gradients-freed", "weights-only")
+EXPECTATIONS = ("moved", "gradients-freed", "gradient-peak", "no-leak", "weights-only")
 STRATEGIES = ("single",)
+AUTOCASTS = ("", "bfloat16", "float16")
+COMPILED = ("", "layers", "whole")
+SPLITS = ("", "model", "parts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +44,18 @@ class Scenario:
         name: what sets it apart from its siblings, for people.
         seed: of weights, data and dropout.
         iterations: optimizer steps.
+        micro_batches: backwards of each iteration, each loss divided by their number; the last entry goes on forever.
         groups: parameter groups; none means one plain group of all parameters.
         named: give the parameters with their names.
+        split: two optimizers over the two halves of the parameters, each given the whole ``"model"``, or as of two
+            models the ``"parts"`` of it that hold its half.
         frozen: patterns of parameters frozen before construction; they stay in the groups.
+        autocast: dtype of ``torch.autocast`` around the forward, or ``""``.
+        hooks: the user's own gradient hooks.
+        step_hooks: count the calls of the optimizer's own step hooks and of torch's global ones.
+        clip: clip the global gradient norm.
+        scaler: scale the loss for fp16; needs ``autocast="float16"``.
+        compiled: ``torch.compile`` of ``"layers"`` or the ``"whole"`` model, by the aot_eager backend.
         loss_scale: factor on the loss before ``backward()``; the loss in the trace is unscaled.
         token_weighted: multiply the loss by the number of tokens as well, as a summed loss does.
         expect: what must hold beside equality with the reference (``EXPECTATIONS``).
@@ -54,14 +69,22 @@ class Scenario:
     name: str = "default"
     seed: int = 0
     iterations: int = 4
+    micro_batches: tuple[int, ...] = (1,)
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     groups: tuple[GroupConfig, ...] = ()
     named: bool = False
+    split: str = ""
     schedule: ScheduleConfig | None = None
     dtype: str = "float32"
+    autocast: str = ""
     frozen: tuple[str, ...] = ()
+    hooks: tuple[HookConfig, ...] = ()
+    step_hooks: bool = False
+    clip: ClipConfig | None = None
+    scaler: ScalerConfig | None = None
+    compiled: str = ""
     loss_scale: float = 1.0
     token_weighted: bool = False
     strategy: str = "single"
@@ -73,6 +96,18 @@ class Scenario:
         require(self.iterations >= 1, f"iterations is {self.iterations}; a run has at least 1")
         require(0 <= self.seed < 2**31, f"seed is {self.seed}; it must be in [0, 2**31)")
         choose(self.dtype, DTYPES, "dtype")
+        choose(self.autocast, AUTOCASTS, "autocast")
+        choose(self.compiled, COMPILED, "compiled")
+        require(
+            self.scaler is None or self.autocast == "float16",
+            f"scaler needs autocast 'float16', and autocast is {self.autocast!r}",
+        )
+        require(
+            bool(self.micro_batches) and all(k >= 1 for k in self.micro_batches),
+            f"micro_batches is {self.micro_batches}; give at least one number, each at least 1",
+        )
+        choose(self.split, SPLITS, "split")
+        require(not (self.split and (self.groups or self.schedule)), "split goes with one plain group and no schedule")
         choose(self.strategy, STRATEGIES, "strategy")
         require_selectors(self.frozen, "frozen")
         for expectation in self.expect:
@@ -101,6 +136,10 @@ class Scenario:
     def at(self, iteration: int, kind: type[Event]) -> tuple[Any, ...]:
         """The events of one kind in one iteration, in the scenario's order."""
         return tuple(e for e in self.events if e.at == iteration and isinstance(e, kind))
+
+    def backwards(self, iteration: int) -> int:
+        """How many micro-batches the iteration has."""
+        return self.micro_batches[min(iteration, len(self.micro_batches) - 1)]
 
     def with_(self, **changes: Any) -> Scenario:
         """A copy with some fields changed, validated again."""

@@ -3,6 +3,7 @@
 from inbackward.training.implementation import Implementation, Moment, as_implementation
 from inbackward.training.in_backward import train_in_backward
 from inbackward.training.intervention import Intervention
+from inbackward.training.leaks import find_leak
 from inbackward.training.reference import train_reference, train_unwatched
 from inbackward.training.setting import NotRun, optimizer_class
 from inbackward.training.trace import Record, SavedState, Trace
@@ -16,6 +17,7 @@ __all__ = [
     "SavedState",
     "Trace",
     "as_implementation",
+    "find_leak",
     "optimizer_class",
     "train_in_backward",
     "train_reference",

@@ -1,39 +1,53 @@
-"""The loop around the loops: events in their fixed order, and the record of every iteration.
+"""One side of a comparison: a model, what updates it, its schedule, and the record of an iteration.
 
 What is the same for both sides stands here once; the training itself is in ``reference.py`` and ``in_backward.py``.
 """
 
 from __future__ import annotations
 
-import traceback
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from inbackward.scenario import Edit, ExtraCalls, Observe, Resume, Scenario, StepClosure
-from inbackward.training.schedules import advance
+from inbackward.scenario import AddGroup, Edit, Interrupt, NonFinite, Recreate
 from inbackward.training.setting import NotRun, Setting
 from inbackward.training.shapes import read_hyperparameters, read_state
-from inbackward.training.trace import Record, SavedState, Trace
+from inbackward.training.trace import Record
 
 
 class Driver(ABC):
-    """One side of a comparison: a model, something that updates it, and a schedule."""
+    """A setting, a handle that updates its model, and what a record needs to know of the iteration.
+
+    Attributes:
+        handle: the plain optimizer, or what the implementation's ``build`` returned.
+        bystanders: things that must not change, each with its name and a function that tells whether it has.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
+        self.handle: Any = None
         self.schedule: Any = None
-        self.gradients_after_backward: frozenset[str] = frozenset()
+        self.scaler = self._make_scaler()
+        self.bystanders: list[tuple[str, Callable[[], bool]]] = []
+        self.observed: dict[str, Tensor] = {}
+        self._gradients_after_backward: frozenset[str] = frozenset()
+        self._moved_early: frozenset[str] = frozenset()
+        self._hook_calls = {"own": 0, "global": 0}
+        self._open = ExitStack()
+
+    @abstractmethod
+    def build(self) -> None:
+        """Make the handle over the setting's model."""
 
     @abstractmethod
     def iterate(self, iteration: int) -> Tensor:
-        """Forward, backward, update, ``zero_grad()``; returns the unscaled loss."""
+        """Every forward and backward, the update, ``zero_grad()``; returns the unscaled loss."""
 
     @abstractmethod
     def iterate_by_closure(self, iteration: int) -> Tensor:
@@ -48,12 +62,12 @@ class Driver(ABC):
         """Set a hyperparameter by hand."""
 
     @abstractmethod
-    def call(self, method: str) -> None:
-        """Call ``step`` or ``zero_grad`` once more."""
+    def recreate(self, event: Recreate) -> None:
+        """Replace the handle by a new one."""
 
     @abstractmethod
-    def observe(self, what: str) -> None:
-        """Read the optimizer."""
+    def call(self, method: str) -> Any:
+        """Call a method of the handle that a plain optimizer has; ``NotRun`` where it is missing."""
 
     @abstractmethod
     def shape(self) -> Any:
@@ -76,100 +90,182 @@ class Driver(ABC):
         return read_hyperparameters(self.shape(), self.setting.names)
 
     def existing_gradients(self) -> frozenset[str]:
+        """Names of the parameters that have a gradient now."""
         return frozenset(n for p, n in self.setting.names.items() if p.grad is not None)
+
+    def add_group(self, event: AddGroup) -> None:
+        """``add_param_group`` with parameters that are in no group yet."""
+        taken = {p for group in self.handle.param_groups for p in group["params"]} if self._is_optimizer() else set()
+        free = {p: None for p in self.setting.names if p not in taken}
+        group = {"params": self.setting.take(event.group, free), **event.group.options}
+        self.call_with("add_param_group", group)
+
+    def call_with(self, method: str, argument: Any) -> None:
+        """Call a method of the handle with one argument; ``NotRun`` where it is missing."""
+        call = getattr(self.handle, method, None)
+        if not callable(call):
+            raise NotRun(f"{type(self.handle).__name__} has no {method}()")
+        call(argument)
+
+    def micro_batches(self, iteration: int, backward: Callable[[Tensor, bool], None]) -> Tensor:
+        """Every forward and backward of an iteration.
+
+        Args:
+            backward: given the loss, and whether it is the last of the iteration.
+
+        Returns:
+            The mean of the unscaled losses.
+        """
+        self.setting.seen.clear()
+        self.observed = {}
+        if self.setting.watch:
+            self.setting.watch.reset()
+        count = self.setting.scenario.backwards(iteration)
+        start = {n: p.detach().clone() for p, n in self.setting.names.items()} if count > 1 else {}
+        early: set[str] = set()
+        losses = []
+        for index in range(count):
+            reported, loss = self.setting.loss(iteration, index)
+            losses.append(reported)
+            last = index == count - 1
+            with self._spoiled_gradients(iteration if last else -1), suppress(Interruption):
+                backward(loss, last)
+            if not last:
+                early |= {n for p, n in self.setting.names.items() if not torch.equal(p.detach(), start[n])}
+        self._gradients_after_backward = self.existing_gradients()
+        self._moved_early = frozenset(early)
+        return losses[0] if count == 1 else torch.stack(losses).mean()
 
     def record(self, loss: Tensor | None = None) -> Record:
         """Copies of everything observable now."""
         setting = self.setting
         state, unread = read_state(self.shape(), setting.names)
-        return replace(
-            model_record(setting),
+        seen = {f"hook saw {name}": gradient for name, gradient in setting.seen.items()}
+        return Record(
             loss=loss,
+            parameters={n: p.detach().clone() for p, n in setting.names.items()},
+            buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
             state=state,
             unread=unread,
             hyperparameters=self.hyperparameters(),
-            gradients_after_backward=self.gradients_after_backward,
+            gradients_after_backward=self._gradients_after_backward,
             gradients_after_zero=self.existing_gradients(),
             rng=torch.get_rng_state(),
+            gradient_peak=setting.watch.peak if setting.watch else None,
+            observed={**seen, **self.observed, **self._scaler_state(), **self._step_hooks()},
+            moved_early=self._moved_early,
+            disturbed=frozenset(name for name, changed in self.bystanders if changed()),
         )
 
+    def watch_model(self, label: str, model: nn.Module) -> None:
+        """From here on no parameter of ``model`` may move."""
+        kept = {n: p.detach().clone() for n, p in model.named_parameters()}
 
-def model_record(setting: Setting) -> Record:
-    """A record of the model alone: copies of its parameters and buffers."""
-    return Record(
-        loss=None,
-        parameters={n: p.detach().clone() for p, n in setting.names.items()},
-        buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
-        state={},
-    )
+        def changed() -> bool:
+            return any(not torch.equal(p.detach(), kept[n]) for n, p in model.named_parameters())
+
+        self.bystanders.append((label, changed))
+
+    def copied(self, by: Callable[[Any], Any]) -> None:
+        """Go on with a copy of model, handle and schedule; the original stands by, alive and watched."""
+        original = self.setting.model, self.handle, self.schedule
+        model, self.handle, self.schedule = by(original)
+        self.watch_model("the original of the copy", original[0])
+        self._open.callback(lambda kept: None, original)
+        self.setting = Setting(self.setting.scenario, self.setting.device, model=model)
+
+    def count_step_hooks(self) -> None:
+        """Count the handle's own step hooks and torch's global ones, where the scenario asks for it."""
+        if not self.setting.scenario.step_hooks:
+            return
+        register = getattr(self.handle, "register_step_post_hook", None)
+        if register is None:
+            raise NotRun(f"{type(self.handle).__name__} has no register_step_post_hook(); step hooks need it")
+
+        def counter(which: str) -> Callable[..., None]:
+            def count(*_: Any) -> None:
+                self._hook_calls[which] += 1
+
+            return count
+
+        self._open.callback(register(counter("own")).remove)
+        self._open.callback(register_optimizer_step_post_hook(counter("global")).remove)
+
+    def interrupting(self, iteration: int) -> ExitStack:
+        """While this is entered, the backward of an iteration with an ``Interrupt`` raises."""
+        stack = ExitStack()
+        for event in self.setting.scenario.at(iteration, Interrupt):
+            for parameter in self.setting.select(event.match)[:1]:
+                handle = parameter.register_hook(_interrupt)  # type: ignore[no-untyped-call]
+                stack.callback(handle.remove)
+        return stack
+
+    def release(self) -> None:
+        """Close the handle and undo what this driver registered."""
+        self._open.close()
+        if self.handle is not None:
+            self.close()
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss as the scaler, if there is one, wants it."""
+        scaled: Tensor = self.scaler.scale(loss) if self.scaler else loss
+        return scaled
+
+    def clip(self) -> None:
+        """``clip_grad_norm_`` over all groups, where the scenario clips; the norm is observed."""
+        clip = self.setting.scenario.clip
+        if clip is None:
+            return
+        if self.scaler:
+            self.scaler.unscale_(self.handle)
+        parameters = [p for group in self.setting.groups for p in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, clip.max_norm, error_if_nonfinite=clip.error_if_nonfinite)
+        self.observed["total norm"] = norm.detach().clone()
+
+    def _is_optimizer(self) -> bool:
+        return isinstance(self.handle, Optimizer)
+
+    def _spoiled_gradients(self, iteration: int) -> ExitStack:
+        stack = ExitStack()
+        for event in self.setting.scenario.at(iteration, NonFinite):
+            for parameter in self.setting.select(event.match):
+                if parameter.requires_grad and parameter.numel():
+                    handle = parameter.register_hook(_spoil(float(event.value)))  # type: ignore[no-untyped-call]
+                    stack.callback(handle.remove)
+        return stack
+
+    def _make_scaler(self) -> Any:
+        config = self.setting.scenario.scaler
+        if config is None:
+            return None
+        return torch.amp.GradScaler(
+            self.setting.device.type, init_scale=config.init_scale, growth_interval=config.growth_interval
+        )
+
+    def _scaler_state(self) -> dict[str, Tensor]:
+        if not self.scaler:
+            return {}
+        state = self.scaler.state_dict()
+        return {f"scaler {k}": torch.tensor(float(state[k])) for k in ("scale", "_growth_tracker")}
+
+    def _step_hooks(self) -> dict[str, Tensor]:
+        if not self.setting.scenario.step_hooks:
+            return {}
+        return {f"{which} step hooks fired": torch.tensor(float(n)) for which, n in self._hook_calls.items()}
 
 
-@contextmanager
-def isolated(seed: int) -> Iterator[None]:
-    """Seed the global generator for one run and leave it, and the warning filters, as found."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.manual_seed(seed)
-        yield
+class Interruption(Exception):
+    """The exception in the middle of a backward."""
 
 
-def drive(
-    scenario: Scenario,
-    device: torch.device,
-    start: Callable[[Setting], Driver],
-    resume: Callable[[Driver, Resume], tuple[Driver, SavedState]] | None = None,
-) -> Trace:
-    """Run a scenario and return its trace, which ends early where an exception was raised.
-
-    Args:
-        start: builds the driver that begins.
-        resume: saves a driver and gives the one that goes on. ``None`` is the reference, which is neither interrupted
-            nor observed.
-    """
-    with isolated(scenario.seed):
-        setting = Setting(scenario, device)
-        trainable = frozenset(n for p, n in setting.names.items() if p.requires_grad)
-        trace = Trace(initial=model_record(setting), trainable=trainable)
-        driver: Driver | None = None
-        try:
-            driver = start(setting)
-            driver.make_schedule()
-            trace.initial = driver.record()
-            for iteration in range(scenario.iterations):
-                for event in scenario.at(iteration, Resume) if resume else ():
-                    driver, saved = resume(driver, event)  # type: ignore[misc]
-                    trace.saved.append(saved)
-                trace.records.append(_iterate(scenario, driver, iteration, observed=resume is not None))
-        except (KeyboardInterrupt, NotRun):
-            raise
-        except BaseException as error:  # an implementation may raise anything, SystemExit included
-            trace.traceback = "".join(traceback.format_exception(error))
-            trace.error = error.with_traceback(None)
-            trace.optimizer_built = driver is not None
-            trace.aftermath = driver.record() if driver else model_record(setting)
-        finally:
-            if driver is not None:
-                driver.close()
-    return trace
+def _interrupt(gradient: Tensor) -> Tensor:
+    raise Interruption
 
 
-def _iterate(scenario: Scenario, driver: Driver, iteration: int, observed: bool) -> Record:
-    for edit in scenario.at(iteration, Edit):
-        driver.edit(edit)
-    for event in scenario.at(iteration, Observe) if observed else ():
-        for what in event.what:
-            driver.observe(what)
-    _extra_calls(scenario, driver, iteration, "before")
-    by_closure = scenario.at(iteration, StepClosure)
-    loss = driver.iterate_by_closure(iteration) if by_closure else driver.iterate(iteration)
-    _extra_calls(scenario, driver, iteration, "after")
-    record = driver.record(loss)
-    if scenario.schedule is not None:
-        advance(scenario.schedule, driver.schedule, loss.item())
-    return record
+def _spoil(value: float) -> Callable[[Tensor], Tensor]:
+    def hook(gradient: Tensor) -> Tensor:
+        spoiled = gradient.clone()
+        spoiled.view(-1)[0] = value
+        return spoiled
 
-
-def _extra_calls(scenario: Scenario, driver: Driver, iteration: int, when: str) -> None:
-    for event in scenario.at(iteration, ExtraCalls):
-        for method in event.calls if event.when == when else ():
-            driver.call(method)
+    return hook

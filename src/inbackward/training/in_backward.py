@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from inbackward.scenario import Edit, Resume, Scenario, ScheduleConfig
-from inbackward.training.driver import Driver, drive
+from inbackward.scenario import Edit, Recreate, Resume, Scenario, ScheduleConfig, SecondBackward
+from inbackward.training.drive import begin, drive
+from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation, Moment, ParameterGroups
+from inbackward.training.pair import Pair
 from inbackward.training.reference import ReferenceDriver
 from inbackward.training.resume import resume
 from inbackward.training.schedules import make_schedule
 from inbackward.training.setting import NotRun, Setting, optimizer_class
-from inbackward.training.shapes import optimizers_in, set_hyperparameter, write_hyperparameter
+from inbackward.training.shapes import set_hyperparameter, write_hyperparameter
 from inbackward.training.trace import SavedState, Trace
 
 
@@ -27,16 +30,48 @@ class InBackwardDriver(Driver):
         super().__init__(setting)
         self.implementation = implementation
         self.optimizer_cls = optimizer_class(setting.scenario.optimizer.cls, implementation)
-        groups = ParameterGroups({**g, "params": list(g["params"])} for g in setting.groups)
-        groups.named = setting.groups.named
-        self.handle = implementation.build(setting.model, groups, self.optimizer_cls, setting.optimizer_kwargs())
         self.carrier: Optimizer | None = None
 
+    def build(self) -> None:
+        setting = self.setting
+        self.carrier = None
+        if setting.scenario.split:
+            self.handle = Pair([self._build(model, groups) for model, groups in setting.halves()])
+        else:
+            self.handle = self._build(setting.model, setting.groups)
+
+    def _build(self, model: nn.Module, planned: ParameterGroups) -> Any:
+        groups = ParameterGroups({**g, "params": list(g["params"])} for g in planned)
+        groups.named = planned.named
+        return self.implementation.build(model, groups, self.optimizer_cls, self.setting.optimizer_kwargs())
+
     def iterate(self, iteration: int) -> Tensor:
-        reported, loss = self.setting.loss(iteration)
-        self._backward(loss)
-        self.gradients_after_backward = self.existing_gradients()
-        self._call_if_there("step")
+        with self.interrupting(iteration):
+            return self._iterate(iteration)
+
+    def _iterate(self, iteration: int) -> Tensor:
+        twice = self.setting.scenario.at(iteration, SecondBackward)
+        if self.implementation.backward is not None:
+            if twice:
+                raise NotRun(
+                    "a second backward over one graph needs loss.backward(), and the implementation has its own"
+                )
+            reported = self.micro_batches(iteration, self._own_backward)
+            self._call_if_there("step")
+        else:
+
+            def backward(loss: Tensor, last: bool) -> None:
+                if twice:
+                    self.scaled(loss).backward(retain_graph=True)  # type: ignore[no-untyped-call]
+                self.scaled(loss).backward()  # type: ignore[no-untyped-call]
+
+            reported = self.micro_batches(iteration, backward)
+            self.clip()
+            if self.scaler:
+                self.scaler.step(self.handle)
+                self.scaler.update()
+            else:
+                self._call_if_there("step")
         self._call_if_there("zero_grad")
         return reported
 
@@ -46,12 +81,14 @@ class InBackwardDriver(Driver):
         def closure() -> Tensor:
             self._call_if_there("zero_grad")
             unscaled, loss = self.setting.loss(iteration)
-            self._backward(loss)
+            if self.implementation.backward is None:
+                loss.backward()  # type: ignore[no-untyped-call]
+            else:
+                self._own_backward(loss, last=True)
             reported.append(unscaled)
             return loss
 
-        step = self._method("step", "a closure needs it")
-        step(closure)
+        self._method("step", "a closure needs it")(closure)
         self._call_if_there("zero_grad")
         return reported[-1] if reported else torch.tensor(float("nan"))  # ignored: no loss was ever computed
 
@@ -63,6 +100,7 @@ class InBackwardDriver(Driver):
         def make(optimizer: Optimizer) -> Any:
             return make_schedule(self._rows_for(optimizer, config), optimizer, last_epoch)
 
+        self.schedule = None
         if self.implementation.scheduler is not None:
             self.schedule = self.implementation.scheduler(self.handle, make)
         elif isinstance(self.handle, Optimizer):
@@ -92,28 +130,35 @@ class InBackwardDriver(Driver):
         for group in carried if event.group is None else [carried[event.group]]:
             write_hyperparameter(group, event.name, event.value, event.in_place)
 
-    def call(self, method: str) -> None:
-        self._method(method, "extra calls need it")()
-
-    def observe(self, what: str) -> None:
-        if what == "state":
-            for optimizer in optimizers_in(self.shape()) or []:
-                for parameter in self.setting.names:
-                    optimizer.state.get(parameter)
-        elif what == "groups":
-            for optimizer in optimizers_in(self.shape()) or []:
-                repr(optimizer.param_groups)
-        elif what == "state-dict":
-            self.state_dict()
-        elif not isinstance(self.handle, Optimizer):
-            raise NotRun(f"{type(self.handle).__name__} is no Optimizer, so get_optimizer_state_dict does not take it")
+    def recreate(self, event: Recreate) -> None:
+        if event.how in ("close", "model-before", "model-after"):
+            if not (self.implementation.close or callable(getattr(self.handle, "close", None))):
+                raise NotRun(f"{type(self.handle).__name__} has no close(); or give Implementation(close=...)")
+            self.close()
+        elif event.how == "held":
+            self._open.callback(lambda held: None, (self.handle, self.schedule))
+        if event.how == "del":
+            self.handle = self.schedule = None
+            gc.collect()
+        if event.how.startswith("model"):
+            values = self.setting.model.state_dict()
+            self.setting = Setting(self.setting.scenario, self.setting.device, fresh=True)
+            if event.how == "model-before":
+                self.setting.model.load_state_dict(values)
+                begin(self)
+            else:
+                begin(self)
+                self.setting.model.load_state_dict(values)
         else:
-            from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+            begin(self)
 
-            get_optimizer_state_dict(self.setting.model, self.handle)
+    def call(self, method: str) -> Any:
+        return self._method(method, "extra calls need it")()
 
     def shape(self) -> Any:
         custom = self.implementation.state
+        if isinstance(self.handle, Pair):
+            return self.handle.shape(lambda handle: custom(handle, self.setting.model) if custom else handle)
         return custom(self.handle, self.setting.model) if custom else self.handle
 
     def hyperparameters(self) -> Any:
@@ -133,15 +178,20 @@ class InBackwardDriver(Driver):
 
     def close(self) -> None:
         if self.implementation.close:
-            self.implementation.close(self.handle, self.setting.model)
+            for handle in self.handle.handles if isinstance(self.handle, Pair) else [self.handle]:
+                self.implementation.close(handle, self.setting.model)
         else:
             self._call_if_there("close")
 
-    def _backward(self, loss: Tensor) -> None:
-        if self.implementation.backward is None:
-            loss.backward()  # type: ignore[no-untyped-call]
-        else:
-            self.implementation.backward(self.handle, loss, Moment(groups=self._groups_now()))
+    def _own_backward(self, loss: Tensor, last: bool) -> None:
+        assert self.implementation.backward is not None
+        clip = self.setting.scenario.clip
+        moment = Moment(
+            groups=self._groups_now(), last=last, max_norm=clip.max_norm if clip else None, scaler=self.scaler
+        )
+        norm = self.implementation.backward(self.handle, loss, moment)
+        if norm is not None and last:
+            self.observed["total norm"] = norm.detach().clone()
 
     def _groups_now(self) -> tuple[dict[str, Any], ...]:
         carrier = self.carrier or (self.handle if isinstance(self.handle, Optimizer) else self._carrier())

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inbackward.scenario import Edit, Scenario
-from inbackward.training.driver import Driver, drive, isolated
+from inbackward.scenario import Edit, Recreate, Scenario, SecondBackward
+from inbackward.training.drive import begin, drive, isolated
+from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation
 from inbackward.training.intervention import Intervention
+from inbackward.training.pair import Pair
 from inbackward.training.schedules import advance, make_schedule
 from inbackward.training.setting import Setting, optimizer_class
 from inbackward.training.shapes import write_hyperparameter
@@ -26,6 +28,8 @@ class ReferenceDriver(Driver):
         intervention: what is done to the run, for noise floors and what-ifs.
     """
 
+    handle: Any
+
     def __init__(
         self,
         setting: Setting,
@@ -34,22 +38,42 @@ class ReferenceDriver(Driver):
         intervention: Intervention | None = None,
     ) -> None:
         super().__init__(setting)
+        self.implementation = implementation
+        self.flavour = flavour or {}
         self.intervention = intervention or Intervention()
-        cls = optimizer_class(setting.scenario.optimizer.cls, implementation)
+
+    def build(self) -> None:
+        setting = self.setting
+        cls = optimizer_class(setting.scenario.optimizer.cls, self.implementation)
+        if setting.scenario.split:
+            self.handle = Pair(
+                [cls(groups, **setting.optimizer_kwargs(), **self.flavour) for _, groups in setting.halves()]
+            )
+            return
         groups = [{**g, "params": list(g["params"])} for g in setting.groups]
         if setting.groups.named:
             groups = [{**g, "params": [(setting.names[p], p) for p in g["params"]]} for g in groups]
-        self.optimizer = cls(groups, **{**setting.optimizer_kwargs(), **(flavour or {})})
+        self.handle = cls(groups, **{**setting.optimizer_kwargs(), **self.flavour})
 
     def iterate(self, iteration: int) -> Tensor:
-        model, optimizer, intervention = self.setting.model, self.optimizer, self.intervention
+        model, optimizer, intervention = self.setting.model, self.handle, self.intervention
+        twice = self.setting.scenario.at(iteration, SecondBackward)
+
+        def backward(loss: Tensor, last: bool) -> None:
+            if twice:
+                self.scaled(loss).backward(retain_graph=True)  # type: ignore[no-untyped-call]
+            self.scaled(loss).backward()  # type: ignore[no-untyped-call]
+
         intervention.before_forward(model, iteration)
-        reported, loss = self.setting.loss(iteration)
-        loss.backward()  # type: ignore[no-untyped-call]
+        reported = self.micro_batches(iteration, backward)
         intervention.after_backward(model, iteration)
-        self.gradients_after_backward = self.existing_gradients()
+        self.clip()
         intervention.before_step(model, optimizer)
-        optimizer.step()
+        if self.scaler:
+            self.scaler.step(optimizer)
+            self.scaler.update()
+        else:
+            optimizer.step()
         intervention.after_step(model, optimizer)
         optimizer.zero_grad()
         return reported
@@ -58,39 +82,39 @@ class ReferenceDriver(Driver):
         reported: list[Tensor] = []
 
         def closure() -> Tensor:
-            self.optimizer.zero_grad()
+            self.handle.zero_grad()
             unscaled, loss = self.setting.loss(iteration)
             loss.backward()  # type: ignore[no-untyped-call]
             reported.append(unscaled)
             return loss
 
-        self.optimizer.step(closure)
-        self.optimizer.zero_grad()
+        self.handle.step(closure)
+        self.handle.zero_grad()
         return reported[-1]
 
     def make_schedule(self, last_epoch: int = -1) -> None:
         config = self.setting.scenario.schedule
-        self.schedule = make_schedule(config, self.optimizer, last_epoch) if config else None
+        self.schedule = make_schedule(config, self.handle, last_epoch) if config else None
 
     def edit(self, event: Edit) -> None:
-        groups = self.optimizer.param_groups
+        groups = self.handle.param_groups
         for group in groups if event.group is None else [groups[event.group]]:
             write_hyperparameter(group, event.name, event.value, event.in_place)
 
-    def call(self, method: str) -> None:
-        getattr(self.optimizer, method)()
+    def recreate(self, event: Recreate) -> None:
+        begin(self)
 
-    def observe(self, what: str) -> None:
-        """The reference is never observed."""
+    def call(self, method: str) -> Any:
+        return getattr(self.handle, method)()
 
     def shape(self) -> Any:
-        return self.optimizer
+        return self.handle.handles if isinstance(self.handle, Pair) else self.handle
 
     def state_dict(self) -> Any:
-        return self.optimizer.state_dict()
+        return self.handle.state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
-        self.optimizer.load_state_dict(state_dict)
+        self.handle.load_state_dict(state_dict)
 
     def close(self) -> None:
         """A plain optimizer holds nothing on the model."""
@@ -111,7 +135,7 @@ def train_unwatched(scenario: Scenario, device: torch.device) -> dict[str, Tenso
     """The parameters at the end of the bare loop, nothing recorded on the way: the observer's control."""
     with isolated(scenario.seed):
         driver = ReferenceDriver(Setting(scenario, device))
-        driver.make_schedule()
+        begin(driver)
         for iteration in range(scenario.iterations):
             loss = driver.iterate(iteration)
             if scenario.schedule is not None:

@@ -4,40 +4,97 @@ from __future__ import annotations
 
 import copy
 import io
+import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from inbackward.scenario import Resume
 from inbackward.training.driver import Driver
+from inbackward.training.setting import NotRun
 from inbackward.training.trace import SavedState
 
 
 def resume(driver: Driver, event: Resume, start: Callable[[], Driver]) -> tuple[Driver, SavedState]:
     """The driver that goes on from a checkpoint of ``driver``, over a new model, and what the checkpoint held."""
     optimizer_state = driver.state_dict()
+    asked = "weights-only" in driver.setting.scenario.expect
     saved = SavedState(
         iteration=event.at,
-        refused=_refused(optimizer_state),
-        foreign=tuple(_foreign(optimizer_state, "state_dict", set(driver.setting.names))),
+        refused=_refused(optimizer_state) if asked else "",
+        foreign=tuple(_foreign(optimizer_state, "state_dict", set(driver.setting.names))) if asked else (),
     )
-    checkpoint = {"model": driver.setting.model.state_dict(), "optimizer": optimizer_state}
     schedule_state = copy.deepcopy(driver.schedule.state_dict()) if driver.schedule is not None else None
-    loaded = copy.deepcopy(checkpoint) if event.route == "memory" else _through_file(checkpoint, weights_only=False)
-    driver.close()
+    load = _ROUTES[event.route](driver, optimizer_state)
+    driver.release()
 
     new = start()
-    new.setting.model.load_state_dict(loaded["model"])
+    new.build()
     if event.schedule == "state-dict":
         new.make_schedule()
-    new.load_state_dict(loaded["optimizer"])
+    load(new)
     if event.schedule == "last-epoch":
         new.make_schedule(last_epoch=event.at - 1)
     elif schedule_state is not None:
         new.schedule.load_state_dict(schedule_state)
     return new, saved
+
+
+# Each route saves at once and returns the function that loads into another driver.
+Load = Callable[[Driver], None]
+
+
+def _load_both(checkpoint: Any) -> Load:
+    def load(driver: Driver) -> None:
+        driver.setting.model.load_state_dict(checkpoint["model"])
+        driver.load_state_dict(checkpoint["optimizer"])
+
+    return load
+
+
+def _by_memory(driver: Driver, optimizer_state: Any) -> Load:
+    return _load_both(copy.deepcopy({"model": driver.setting.model.state_dict(), "optimizer": optimizer_state}))
+
+
+def _by_file(driver: Driver, optimizer_state: Any) -> Load:
+    checkpoint = {"model": driver.setting.model.state_dict(), "optimizer": optimizer_state}
+    return _load_both(_through_file(checkpoint, weights_only=False))
+
+
+def _by_dcp(driver: Driver, optimizer_state: Any) -> Load:
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    _require_optimizer(driver.handle)
+    folder = tempfile.TemporaryDirectory(prefix="inbackward-")
+    model_state, state = get_state_dict(driver.setting.model, driver.handle)
+    dcp.save({"model": model_state, "optimizer": state}, checkpoint_id=folder.name)  # type: ignore[attr-defined]
+
+    def load(new: Driver) -> None:
+        _require_optimizer(new.handle)
+        with folder:
+            model_state, state = get_state_dict(new.setting.model, new.handle)
+            checkpoint: dict[str, Any] = {"model": model_state, "optimizer": state}
+            dcp.load(checkpoint, checkpoint_id=folder.name)  # type: ignore[attr-defined]
+        set_state_dict(
+            new.setting.model,
+            new.handle,
+            model_state_dict=checkpoint["model"],
+            optim_state_dict=checkpoint["optimizer"],
+        )
+
+    return load
+
+
+def _require_optimizer(handle: Any) -> None:
+    if not isinstance(handle, Optimizer):
+        raise NotRun(f"torch.distributed.checkpoint takes optimizers, and {type(handle).__name__} is none")
+
+
+_ROUTES: dict[str, Callable[[Driver, Any], Load]] = {"memory": _by_memory, "file": _by_file, "dcp": _by_dcp}
 
 
 def _through_file(checkpoint: Any, weights_only: bool) -> Any:

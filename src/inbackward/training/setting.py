@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
 from importlib import import_module
@@ -13,10 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inbackward.scenario import Scenario, SkipBranch, class_path
+from inbackward.scenario import GroupConfig, HookConfig, Scenario, SkipBranch, class_path
 from inbackward.scenario.data import batch
 from inbackward.scenario.models import build_model
 from inbackward.training.implementation import Implementation, ParameterGroups
+from inbackward.training.watching import GradientWatch
 
 SELECTORS: dict[str, Callable[[nn.Parameter, int, int], bool]] = {
     "@matrix": lambda parameter, index, last: parameter.dim() == 2,
@@ -31,25 +32,46 @@ class NotRun(Exception):
     """A scenario cannot run with this implementation or on this machine; the message is the reason."""
 
 
-@dataclass
 class Setting:
-    """One model of a scenario on one device, its loss, and how often its loss was asked for.
+    """One model of a scenario on one device, its loss, and its parameter groups.
 
-    ``fresh`` draws other initial weights, for a model that a checkpoint is about to fill.
+    Attributes:
+        model: with frozen parameters frozen and the user's hooks on; what is called is ``forward``, which may be the
+            compiled model.
+        names: parameter to name, each parameter once, in the model's order.
+        seen: what the user's post-accumulate hooks were given since the last iteration began, by parameter name.
     """
 
-    scenario: Scenario
-    device: torch.device
-    fresh: bool = False
+    def __init__(self, scenario: Scenario, device: torch.device, model: nn.Module | None = None, fresh: bool = False):
+        """Build the scenario's model, or take ``model`` as it is; ``fresh`` draws other initial weights."""
+        self.scenario, self.device = scenario, device
+        self.model = model or build_model(scenario.model, scenario.seed + fresh, getattr(torch, scenario.dtype))
+        if device.type != "cpu":
+            self.model.to(device)
+        self.names: dict[nn.Parameter, str] = {p: n for n, p in self.model.named_parameters()}
+        self.seen: dict[str, Tensor] = {}
+        if model is None:
+            for parameter in self.select(scenario.frozen):
+                parameter.requires_grad_(False)
+            for hook in scenario.hooks:
+                self._register(hook)
+        self.watch = GradientWatch(self.names) if "gradient-peak" in scenario.expect else None
+        self.forward = _compiled(self.model, scenario.compiled)
 
-    def __post_init__(self) -> None:
-        s = self.scenario
-        self.model = build_model(s.model, s.seed + self.fresh, getattr(torch, s.dtype)).to(self.device)
-        self.names: dict[nn.Parameter, str] = {}
-        for name, parameter in self.model.named_parameters():
-            self.names[parameter] = name
-        for parameter in self.select(s.frozen):
-            parameter.requires_grad_(False)
+    def _register(self, hook: HookConfig) -> None:
+        for parameter in self.select(hook.match):
+            if not parameter.requires_grad:
+                continue
+            if hook.kind == "watch":
+                parameter.register_post_accumulate_grad_hook(self._watch)  # type: ignore[no-untyped-call]
+            else:
+                change = _halve if hook.kind == "scale" else _mask
+                parameter.register_hook(change)  # type: ignore[no-untyped-call]
+
+    def _watch(self, parameter: Tensor) -> None:
+        assert isinstance(parameter, nn.Parameter)
+        gradient = parameter.grad
+        self.seen[self.names[parameter]] = torch.zeros(()) if gradient is None else gradient.detach().clone()
 
     def select(self, patterns: tuple[str, ...]) -> list[nn.Parameter]:
         """The parameters that any pattern matches, in the model's order (``GroupConfig`` says how)."""
@@ -69,14 +91,33 @@ class Setting:
         free = dict.fromkeys(self.names)
         groups = ParameterGroups()
         for config in self.scenario.groups:
-            taken = [p for p in self.select(config.match) if p in free]
-            for parameter in taken:
-                del free[parameter]
-            groups.append({"params": taken[::-1] if config.reverse else taken, **config.options})
+            groups.append({"params": self.take(config, free), **config.options})
         if not self.scenario.groups:
             groups.append({"params": list(self.names)})
         groups.named = self.scenario.named
         return groups
+
+    def halves(self) -> list[tuple[nn.Module, ParameterGroups]]:
+        """What each of two optimizers is given: the model, or the children that hold its half, and one plain group."""
+        children = list(self.model.children())
+        taken: set[nn.Parameter] = set()
+        pairs = []
+        for part in (nn.ModuleList(children[::2]), nn.ModuleList(children[1::2])):
+            parameters = [p for p in part.parameters() if p not in taken]
+            taken.update(parameters)
+            pairs.append(
+                (part if self.scenario.split == "parts" else self.model, ParameterGroups([{"params": parameters}]))
+            )
+        return pairs
+
+    def take(self, config: GroupConfig, free: dict[nn.Parameter, None]) -> list[nn.Parameter]:
+        """The parameters of one group, taken out of ``free``."""
+        taken = [p for p in self.select(config.match) if p in free or config.again]
+        for parameter in taken:
+            free.pop(parameter, None)
+        if config.twice:
+            taken = [p for p in taken for _ in range(2)]
+        return taken[::-1] if config.reverse else taken
 
     def optimizer_kwargs(self) -> dict[str, Any]:
         """The optimizer's keyword arguments, with a new tensor for lr where the scenario wants one."""
@@ -85,17 +126,46 @@ class Setting:
             kwargs["lr"] = torch.tensor(float(kwargs["lr"]), device=self.device)
         return kwargs
 
-    def loss(self, iteration: int) -> tuple[Tensor, Tensor]:
-        """The loss of one iteration: unscaled as reported, and scaled as ``backward()`` is given it."""
+    def loss(self, iteration: int, micro_batch: int = 0) -> tuple[Tensor, Tensor]:
+        """One forward: the loss as reported, and as ``backward()`` is given it: scaled, and divided by their number."""
         s = self.scenario
         if s.model.branch:
             self.model.take_branch = not s.at(iteration, SkipBranch)  # type: ignore[assignment]
-        tokens, targets = (t.to(self.device) for t in batch(s.data, s.seed, iteration))
-        logits = self.model(tokens)
+        tokens, targets = (t.to(self.device) for t in batch(s.data, s.seed, iteration, micro_batch))
+        with _autocast(s.autocast, self.device):
+            logits = self.forward(tokens)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = F.cross_entropy(wide.flatten(0, 1), targets.flatten())
-        factor = s.loss_scale * (targets.numel() if s.token_weighted else 1)
+        factor = s.loss_scale * (targets.numel() if s.token_weighted else 1) / s.backwards(iteration)
         return loss.detach(), loss * factor if factor != 1 else loss
+
+
+def _halve(gradient: Tensor) -> Tensor:
+    return gradient * 0.5
+
+
+def _mask(gradient: Tensor) -> Tensor:
+    masked = gradient.clone()
+    if masked.dim():
+        masked[::2] = 0
+    return masked
+
+
+def _autocast(dtype: str, device: torch.device) -> AbstractContextManager[Any]:
+    return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
+
+
+def _compiled(model: nn.Module, what: str) -> Callable[[Tensor], Tensor]:
+    """The model to call; compiling starts from an empty cache, or its limit would quietly turn it off."""
+    if what:
+        torch._dynamo.reset()
+    if what == "whole":
+        compiled: Callable[[Tensor], Tensor] = torch.compile(model, backend="aot_eager")
+        return compiled
+    if what == "layers":
+        for layer in next(iter(m for m in model.children() if isinstance(m, nn.ModuleList)), []):
+            layer.compile(backend="aot_eager")
+    return model
 
 
 def optimizer_class(path: str, implementation: Implementation | None = None) -> Any:

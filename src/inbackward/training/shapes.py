@@ -37,7 +37,7 @@ def read_state(shape: Any, names: Mapping[nn.Parameter, str]) -> tuple[State, tu
         copies = {}
         for key, value in entries.items():
             if isinstance(value, Tensor):
-                copies[str(key)] = value.detach().clone()
+                copies[str(key)] = value.detach().to_dense() if value.is_sparse else value.detach().clone()
             elif isinstance(value, (bool, int, float)):
                 copies[str(key)] = torch.tensor(float(value), dtype=torch.float64)
             elif value is not None:

@@ -25,6 +25,11 @@ class Record:
         gradients_after_backward: parameters whose ``.grad`` was not ``None`` when ``backward()`` returned.
         gradients_after_zero: likewise after ``zero_grad()``.
         rng: the global CPU generator's state.
+        observed: further tensors by name: the gradient norm that clipping returned, the scaler's scale, what the
+            user's hooks saw, how often step hooks fired, the entries of a checkpoint dictionary.
+        gradient_peak: most bytes of gradients alive at once, where the scenario watches them.
+        moved_early: parameters whose bytes changed before the last backward of the iteration.
+        disturbed: what must stay as it is and did not: a copy's original, a snapshot.
     """
 
     loss: Tensor | None
@@ -36,6 +41,10 @@ class Record:
     gradients_after_backward: frozenset[str] = frozenset()
     gradients_after_zero: frozenset[str] = frozenset()
     rng: Tensor | None = None
+    observed: dict[str, Tensor] = field(default_factory=dict)
+    gradient_peak: int | None = None
+    moved_early: frozenset[str] = frozenset()
+    disturbed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

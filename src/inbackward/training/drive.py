@@ -1,0 +1,211 @@
+"""The loop around the loops: events in their fixed order, and the trace that comes of it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inbackward.scenario import (
+    AddGroup,
+    Cast,
+    Copy,
+    Edit,
+    Event,
+    ExtraCalls,
+    ForeignBackward,
+    Freeze,
+    LoadUnfit,
+    Observe,
+    Recreate,
+    Resume,
+    Scenario,
+    Snapshot,
+    StepClosure,
+    Unfreeze,
+)
+from inbackward.training.driver import Driver
+from inbackward.training.observing import observe
+from inbackward.training.schedules import advance
+from inbackward.training.setting import NotRun, Setting
+from inbackward.training.trace import Record, SavedState, Trace
+
+
+@contextmanager
+def isolated(seed: int) -> Iterator[None]:
+    """Seed the global generator for one run and leave it, and the warning filters, as found."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.manual_seed_all(seed)
+        yield
+
+
+def drive(
+    scenario: Scenario,
+    device: torch.device,
+    start: Callable[[Setting], Driver],
+    resume: Callable[[Driver, Resume], tuple[Driver, SavedState]] | None = None,
+) -> Trace:
+    """Run a scenario and return its trace, which ends early where an exception was raised.
+
+    Args:
+        start: makes the driver that begins, over the scenario's model.
+        resume: saves a driver and gives the one that goes on. ``None`` is the reference, which is neither interrupted
+            nor observed.
+    """
+    with isolated(scenario.seed):
+        setting = Setting(scenario, device)
+        trainable = frozenset(n for p, n in setting.names.items() if p.requires_grad)
+        driver = start(setting)
+        trace = Trace(initial=_model_alone(setting), trainable=trainable)
+        try:
+            begin(driver)
+            trace.initial = driver.record()
+            for iteration in range(scenario.iterations):
+                for event in scenario.at(iteration, Resume) if resume else ():
+                    driver, saved = resume(driver, event)  # type: ignore[misc]
+                    trace.saved.append(saved)
+                trace.records.append(_iterate(scenario, driver, iteration, observed=resume is not None))
+        except (KeyboardInterrupt, NotRun):
+            raise
+        except BaseException as error:  # an implementation may raise anything, SystemExit included
+            trace.traceback = "".join(traceback.format_exception(error))
+            trace.error = error.with_traceback(None)
+            trace.optimizer_built = driver.handle is not None
+            trace.aftermath = driver.record() if driver.handle is not None else _model_alone(driver.setting)
+        finally:
+            driver.release()
+    return trace
+
+
+def begin(driver: Driver) -> None:
+    """Build the handle and the schedule."""
+    driver.build()
+    driver.count_step_hooks()
+    driver.make_schedule()
+
+
+def _model_alone(setting: Setting) -> Record:
+    return Record(
+        loss=None,
+        parameters={n: p.detach().clone() for p, n in setting.names.items()},
+        buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
+        state={},
+    )
+
+
+def _iterate(scenario: Scenario, driver: Driver, iteration: int, observed: bool) -> Record:
+    for kind, act in _BEFORE.items():
+        if observed or kind is not Observe:
+            for event in scenario.at(iteration, kind):
+                act(driver, event)
+    by_closure = scenario.at(iteration, StepClosure)
+    loss = driver.iterate_by_closure(iteration) if by_closure else driver.iterate(iteration)
+    for event in scenario.at(iteration, ExtraCalls):
+        _extra_calls(driver, event, "after")
+    record = driver.record(loss)
+    if scenario.schedule is not None:
+        advance(scenario.schedule, driver.schedule, loss.item())
+    return record
+
+
+def _copy(driver: Driver, event: Copy) -> None:
+    if event.how == "deepcopy":
+        driver.copied(copy.deepcopy)
+    elif event.how == "pickle":
+        driver.copied(lambda objects: pickle.loads(pickle.dumps(objects)))
+    else:
+        twin = Setting(driver.setting.scenario, driver.setting.device, model=copy.deepcopy(driver.setting.model))
+        driver.watch_model("the model's copy", twin.model)
+        _, loss = twin.loss(event.at)
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def _cast(driver: Driver, event: Cast) -> None:
+    driver.setting.model.to(getattr(torch, event.dtype))
+
+
+def _require_grad(driver: Driver, event: Freeze | Unfreeze) -> None:
+    for parameter in driver.setting.select(event.match):
+        parameter.requires_grad_(isinstance(event, Unfreeze))
+
+
+def _snapshot(driver: Driver, event: Snapshot) -> None:
+    taken = copy.deepcopy(driver.state_dict())
+    if event.route == "file":
+        file = io.BytesIO()
+        torch.save(driver.state_dict(), file)
+        file.seek(0)
+        taken = torch.load(file, weights_only=False)
+    kept = copy.deepcopy(taken)
+    driver.bystanders.append(("a snapshot of the state dict", lambda: not _same(taken, kept)))
+
+
+def _load_unfit(driver: Driver, event: LoadUnfit) -> None:
+    state_dict = copy.deepcopy(driver.state_dict())
+    if not (isinstance(state_dict, dict) and {"state", "param_groups"} <= state_dict.keys()):
+        raise NotRun("its state dict is not in an optimizer's layout, so it cannot be made unfit")
+    first = min(state_dict["state"], default=None)
+    if event.what == "no-groups":
+        del state_dict["param_groups"]
+    elif event.what == "missing-parameter":
+        state_dict["param_groups"][-1]["params"].pop()
+    elif first is None:
+        raise NotRun("no parameter has state yet that could be made unfit")
+    elif event.what == "missing-state":
+        del state_dict["state"][first]
+    else:
+        entries = state_dict["state"][first]
+        state_dict["state"][first] = {k: v[:-1] if isinstance(v, Tensor) and v.dim() else v for k, v in entries.items()}
+    driver.load_state_dict(state_dict)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
+
+
+def _foreign_backward(driver: Driver, event: ForeignBackward) -> None:
+    _, loss = driver.setting.loss(event.at)
+    if event.how == "through":  # another model's parameter takes part, as a generator's would
+        other = torch.ones((), device=loss.device, requires_grad=True)
+        loss = loss * other
+    loss.backward()  # type: ignore[no-untyped-call]
+    driver.setting.model.zero_grad()
+
+
+def _extra_calls(driver: Driver, event: ExtraCalls, when: str) -> None:
+    for method in event.calls if event.when == when else ():
+        driver.call(method)
+
+
+# What happens before the forward, in this order.
+_BEFORE: dict[type[Event], Callable[[Driver, Any], None]] = {
+    Recreate: lambda driver, event: driver.recreate(event),
+    Copy: _copy,
+    Cast: _cast,
+    Freeze: _require_grad,
+    Unfreeze: _require_grad,
+    AddGroup: lambda driver, event: driver.add_group(event),
+    Edit: lambda driver, event: driver.edit(event),
+    Observe: observe,
+    Snapshot: _snapshot,
+    LoadUnfit: _load_unfit,
+    ForeignBackward: _foreign_backward,
+    ExtraCalls: lambda driver, event: _extra_calls(driver, event, "before"),
+}

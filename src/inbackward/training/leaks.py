@@ -1,0 +1,72 @@
+"""What an implementation leaves behind: over many iterations, after ``close()``, and after it was deleted."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+
+from inbackward.scenario import Scenario
+from inbackward.training.drive import begin, isolated
+from inbackward.training.implementation import Implementation
+from inbackward.training.in_backward import InBackwardDriver
+from inbackward.training.setting import NotRun, Setting
+from inbackward.training.watching import census, count_hooks
+
+WARM_UP, LAST = 20, 200
+
+
+def find_leak(implementation: Implementation, scenario: Scenario, device: torch.device) -> str:
+    """What stays behind, or ``""``.
+
+    Between iteration 20 and 200 the hooks, the live storages and their bytes must not change, and the collector must
+    not track one more object for every iteration. Then ``close()`` (where there is one), and in a second run dropping
+    the last reference, must leave the parameters' hooks as they were before construction and the handle dead.
+    """
+    with isolated(scenario.seed):
+        return _growth(implementation, scenario, device) or _remains(implementation, scenario, device)
+
+
+def _growth(implementation: Implementation, scenario: Scenario, device: torch.device) -> str:
+    driver = InBackwardDriver(Setting(scenario, device), implementation)
+    begin(driver)
+    census(driver.setting.names)
+    counts = []
+    for first, last in ((0, WARM_UP), (WARM_UP, LAST)):
+        for iteration in range(first, last):
+            driver.iterate(iteration)
+        counts.append(census(driver.setting.names))
+    driver.release()
+    early, late = counts
+    for what in ("hooks", "storages", "bytes"):
+        a, b = getattr(early, what), getattr(late, what)
+        if a != b:
+            return f"{what}: {a} after {WARM_UP} iterations, {b} after {LAST}"
+    if late.objects - early.objects >= LAST - WARM_UP:
+        return f"objects: {early.objects} after {WARM_UP} iterations, {late.objects} after {LAST}"
+    return ""
+
+
+def _remains(implementation: Implementation, scenario: Scenario, device: torch.device) -> str:
+    for way in ("close", "del"):
+        setting = Setting(scenario, device)
+        before = sum(map(count_hooks, setting.names))
+        driver = InBackwardDriver(setting, implementation)
+        begin(driver)
+        driver.iterate(0)
+        closes = implementation.close or callable(getattr(driver.handle, "close", None))
+        try:
+            alive = weakref.ref(driver.handle)
+        except TypeError:
+            raise NotRun(f"{type(driver.handle).__name__} takes no weak reference, so its end cannot be seen") from None
+        if way == "close" and closes:
+            driver.close()
+        driver.handle = driver.schedule = None
+        gc.collect()
+        after = sum(map(count_hooks, setting.names))
+        if alive() is not None:
+            return f"the optimizer is alive after {way} and the last reference to it gone"
+        if after != before:
+            return f"hooks on the parameters: {before} before construction, {after} after {way}"
+    return ""
