@@ -28,7 +28,9 @@ class Arm:
         return all(name in self.defaults for name in names)
 
     def run(self, name: str, **fields: Any) -> Scenario:
-        """A scenario on this optimizer, called ``name`` and the arm."""
+        """A scenario on this optimizer, called ``name`` and the arm: three iterations, or one past its last event."""
+        last = max((event.at for event in fields.get("events", ())), default=0)
+        fields.setdefault("iterations", max(3, last + 1))
         return Scenario(name=f"{name}-{self.name}", optimizer=self.config, **fields)
 
     def given(self, **kwargs: Any) -> Arm:
