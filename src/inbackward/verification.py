@@ -109,6 +109,9 @@ class Result:
             return self.declared
         if self.worst is None:
             return "it has no scenario for this implementation's optimizers"
+        other = next((o for o in self.outcomes if o.verdict is Verdict.NOT_EQUIVALENT), None)
+        if self.found is Verdict.BROKEN and other is not None:  # a crash must not hide wrong numbers elsewhere
+            return f"{self.worst.message}; also not equal in {other.scenario.label}: {other.message}"
         return self.worst.message
 
 
