@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _let_go_of_stdout() -> None:
-    """Where it takes nothing more, the interpreter must not try again at exit: that has lines and a status of its own."""
+    """Where it takes nothing more, the interpreter must not try again at exit, with lines and a status of its own."""
     try:
         sys.stdout.flush()
     except OSError:

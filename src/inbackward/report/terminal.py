@@ -83,7 +83,7 @@ def render_remarks(rows: Sequence[Row]) -> list[str]:
         elif row.verdict.holds and not row.counts["tensors_compared"]:
             lines += wrap(f"{id}: {row.verdict}, but nothing was compared: {row.entry['message']}")
         elif missing:
-            lines += wrap(f"{id}: {len(missing)} scenarios not run: {missing[0]['reason']}")
+            lines += wrap(f"{id}: {len(missing)} of {row.entry['scenarios']} scenarios not run: {missing[0]['reason']}")
     return lines
 
 

@@ -17,7 +17,7 @@ from inbackward.scenario import configs, events
 from inbackward.scenario.plain_data import field_types
 from inbackward.scenario.scenario import AUTOCASTS, COMPILED, EXPECTATIONS, SCHEMA, SPLITS, STRATEGIES, Scenario
 
-SIMPLE = {str: {"type": "string"}, bool: {"type": "boolean"}, int: {"type": "integer"}, float: {"type": "number"}}
+SIMPLE = {str: {"type": "string"}, bool: {"type": "boolean"}, int: {"type": "integer"}}
 AT_LEAST_1 = {"minimum": 1}
 
 
@@ -109,6 +109,8 @@ def _type(kind: Any, definitions: dict[str, Any], limit: dict[str, Any]) -> dict
         return {"anyOf": [{"type": "null"}, _type(inner, definitions, limit)]}
     if origin is Mapping:
         return {"type": "object"}
+    if kind is float:
+        return {"anyOf": [{"const": "inf"}, {"type": "number", **limit}]}
     return {**SIMPLE[kind], **limit}
 
 

@@ -6,6 +6,7 @@ tuples, ``X | None``, nested dataclasses, and events (by their ``kind``).
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -24,10 +25,16 @@ def field_types(cls: type) -> dict[str, Any]:
 
 
 def to_plain(value: Any) -> Any:
-    """JSON data of ``value``: every field is written, tuples become lists, an event carries its ``kind``."""
+    """JSON data of ``value``: every field is written, tuples become lists, an event carries its ``kind``.
+
+    JSON has no infinity: a float field that is infinite is written ``"inf"``.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        head = {"kind": value.kind} if isinstance(value, Event) else {}
-        return head | {name: to_plain(getattr(value, name)) for name in field_types(type(value))}
+        plain = {"kind": value.kind} if isinstance(value, Event) else {}
+        for name, kind in field_types(type(value)).items():
+            item = getattr(value, name)
+            plain[name] = "inf" if kind is float and item == math.inf else to_plain(item)
+        return plain
     if isinstance(value, Mapping):
         return {key: to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -57,6 +64,8 @@ def from_plain(kind: Any, data: Any, where: str) -> Any:
         _check(isinstance(data, dict), where, "an object", data)
         return {key: _tuples(item) for key, item in data.items()}
     if kind is float:
+        if data == "inf":
+            return math.inf
         _check(isinstance(data, (int, float)) and not isinstance(data, bool), where, "a number", data)
         return float(data)
     fits = type(data) is kind

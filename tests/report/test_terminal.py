@@ -1,0 +1,169 @@
+"""What people read: which lines, how many, how wide, and every quantity explained."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_report_rows import EXACT, ROWS, failing, outcome, result
+
+from inbackward import judging
+from inbackward.judging import Verdict
+from inbackward.judging.compare import QUANTITIES
+from inbackward.report import (
+    render_details,
+    render_failure,
+    render_outcome,
+    render_remarks,
+    render_summary,
+    render_unsupported,
+    row,
+)
+from inbackward.report.terminal import HOW_TO_READ, WIDTH
+from inbackward.requirements import CATALOGUE
+
+LONG = "x" * 30 + " and so on" * 80
+
+
+def test_a_failure_reads_from_what_to_where_to_why():
+    assert render_failure(ROWS["not equivalent"]) == [
+        "plain: not-equivalent",
+        "  Iterations of the loop give the reference's numbers.",
+        "  in plain/llama-adamw (1 of 2 scenarios fail)",
+        "  iteration 1, parameter head.weight: off by up to 0.5, inf times the noise floor",
+        "  that is 12 units in the last place; no relative tolerance would let it pass",
+        "  This iteration's update used another gradient, hyperparameter or state than the reference's.",
+        "  replay: inbackward replay x mine:Mine",
+    ]
+
+
+def test_what_is_compared_exactly_has_no_distance():
+    lines = render_failure(ROWS["not replayable"])
+    assert lines[3:] == [
+        "  iteration 0, state-names x.step: missing; the reference has it",
+        "  The optimizer keeps state where the reference keeps none, or none where it keeps some.",
+    ]
+
+
+def test_a_crash_shows_the_end_of_its_traceback():
+    traceback = "Traceback (most recent call last):\n" + "\n".join(f"  line {i}\n    ^^^^~~" for i in range(20))
+    broken = outcome(
+        Verdict.BROKEN, divergence=EXACT, message="KeyError: 'x'", traceback=f"{traceback}\nKeyError: 'x'\n"
+    )
+    lines = render_failure(row(result(broken), "inbackward replay x"))
+    assert lines[-6:] == [f"    line {i}" for i in (16, 17, 18, 19)] + [
+        "  KeyError: 'x'",
+        "  replay: inbackward replay x",
+    ]
+    assert len(lines) <= 12
+
+
+@pytest.mark.parametrize("kind", ["equivalent", "within noise", "refused", "not run", "unsupported", "unreached"])
+def test_what_does_not_fail_has_no_block(kind):
+    assert render_failure(ROWS[kind]) == []
+
+
+def test_a_known_defect_says_that_it_is_known():
+    assert render_failure(ROWS["known defect"])[0] == "optimizers: not-equivalent, as expected (bug 12)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"), [({"declared": "why"}, "unsupported"), ({"expected": "why"}, "expected_failures")]
+)
+def test_a_stale_declaration_says_what_to_remove(fields, field):
+    stale = row(result(outcome(Verdict.EQUIVALENT), id="observer", **fields))
+    first, second = render_failure(stale)
+    assert first == f"observer: declared in Implementation.{field}, but every one of its 1 scenarios holds"
+    assert second.startswith(f"  remove 'observer' from {field}: ")
+
+
+def test_remarks_quote_who_refused_or_declared():
+    assert render_remarks(list(ROWS.values())) == [
+        "closure: refused: RuntimeError: no",
+        "unused: not-run: no power: too small",
+        "tensor-lr: unsupported: a number only",
+        "weights-only-load: not-run: --fail-fast ended the run at plain",
+    ]
+
+
+def test_scenarios_left_out_of_a_row_that_holds():
+    missing = replace(outcome(Verdict.NOT_RUN, message="needs a GPU"), compared=0)
+    some = row(result(outcome(Verdict.EQUIVALENT), missing))
+    assert render_remarks([some]) == ["plain: 1 of 2 scenarios not run: needs a GPU"]
+
+
+def test_a_row_that_holds_on_nothing():
+    nothing = replace(outcome(Verdict.EQUIVALENT, message="both raise ValueError: no"), compared=0)
+    assert render_remarks([row(result(nothing))]) == [
+        "plain: equivalent, but nothing was compared: both raise ValueError: no"
+    ]
+
+
+def test_the_denominator():
+    assert render_summary(list(ROWS.values())) == [
+        f"requirements: {len(CATALOGUE)} exist, 11 selected",
+        "verdicts:     1 equivalent, 1 equivalent-within-noise, 1 refused, 2 unsupported, 1 expected-failures,",
+        "              2 not-equivalent, 1 broken, 2 not-run",
+        "scenarios:    11, 1 of them not run",
+        "tensors:      110 compared of 132 that exist; 11 quantities unobserved",
+    ]
+
+
+@pytest.mark.parametrize("rows", [[], [ROWS["unreached"]]], ids=["no row", "no tensor"])
+def test_a_run_that_compared_nothing_says_so(rows):
+    assert render_summary(rows)[-1] == "Nothing was compared, so this run proves nothing and fails."
+
+
+def test_every_quantity_is_explained():
+    source = "".join(path.read_text() for path in Path(judging.__path__[0]).glob("*.py"))
+    assert set(HOW_TO_READ) == {*QUANTITIES, *re.findall(r'quantity="([^"]+)"', source)}
+
+
+def test_lines_fit_a_terminal():
+    long = outcome(Verdict.BROKEN, divergence=EXACT, message=LONG, traceback=f"{LONG}\nKeyError: {LONG}")
+    refused = row(result(outcome(Verdict.REFUSED, message=LONG), id="closure"))
+    lines = render_details([row(result(long)), refused])
+    assert all(len(line) <= WIDTH for line in lines)
+    assert sum(line.endswith(" ...") for line in lines) == 4
+
+
+def test_a_replay_line_is_never_cut():
+    command = "inbackward replay " + "x" * 300
+    assert render_failure(row(result(failing()), command))[-1] == f"  replay: {command}"
+
+
+def test_the_literal_of_what_failed_can_be_evaluated():
+    awkward = row(result(outcome(Verdict.BROKEN, divergence=EXACT, message="KeyError: 'it\\'s {x}'"), id="rng"))
+    literal = "\n".join(render_unsupported([*ROWS.values(), awkward])).removeprefix("unsupported=")
+    assert eval(literal) == {
+        "plain": str(failing().divergence),
+        "resume": str(EXACT),
+        "frozen": str(failing().divergence),
+        "tensor-lr": "a number only",
+        "rng": "KeyError: 'it\\'s {x}'",
+    }
+
+
+def test_a_scenario_shows_all_its_numbers():
+    lines = render_outcome(failing(), "mine:Mine")
+    assert lines[1:] == [
+        "verdict: not-equivalent",
+        "  Iterations of the loop give the reference's numbers.",
+        "  iteration 1, parameter head.weight: off by up to 0.5, inf times the noise floor",
+        "  worst noise ratio           0.0; 8 is the limit",
+        "  iteration                   1",
+        "  noise ratio here            inf",
+        "  largest difference          0.5",
+        "  units in the last place     12",
+        "  relative tolerance needed   inf",
+        "  tensors compared            10 of 12",
+        "  quantities unobserved       1",
+        "  uninformative tensors       0",
+        "  This iteration's update used another gradient, hyperparameter or state than the reference's.",
+    ]
+
+
+def test_a_kernel_flavour_is_named():
+    assert "  kernel flavour that matched foreach" in render_outcome(
+        outcome(Verdict.EQUIVALENT, flavour="foreach"), "m:M"
+    )
