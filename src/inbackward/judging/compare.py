@@ -157,6 +157,10 @@ def _compare_facts(result: Comparison, iteration: int, mine: Record, theirs: Rec
         has = "is left" if name in mine.gradients_after_zero else "is gone"
         detail = f"{has} after zero_grad(), unlike in the reference"
         result.mismatches.append(Mismatch(iteration=iteration, quantity="gradient", name=name, detail=detail))
+    for name, gradient in mine.read.items():
+        if name not in theirs.read or not same_bits(gradient, theirs.read[name]):
+            detail = "what .grad held before the step is not the reference's gradient"
+            result.mismatches.append(Mismatch(iteration=iteration, quantity="gradient", name=name, detail=detail))
     for name in sorted(mine.moved_early - theirs.moved_early):
         detail = "changed before the last backward of the iteration"
         result.mismatches.append(Mismatch(iteration=iteration, quantity="early", name=name, detail=detail))

@@ -9,6 +9,7 @@ UNSUPPORTED = {
     "accumulation": "every backward() is an update; there is no context yet for micro-batches that must not step",
     "global-clip": "the norm is known only after the backward, and parameters are updated within it",
     "grad-scaler": "an overflow is known only after the backward, and parameters are updated within it",
+    "stale-read": "a parameter is new as soon as its gradient is final; what reads it later in that backward sees that",
     "foreign-backward": "every backward() through the parameters is an update; there is no pause yet",
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from inbackward.requirements.arms import Arm, is_default
-from inbackward.requirements.catalogue import planned, requirement
+from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.numbers import ONE_LAYER, WARM_UP, step_lr, table
 from inbackward.requirements.optimizer_table import TABLE
 from inbackward.scenario import (
@@ -175,6 +175,12 @@ def dcp(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("into-plain", model=ONE_LAYER, events=(Resume(at=2, route="dcp", loaded_by="plain"),))
 
 
+@requirement("resume-fresh-process", "checkpoint", "The loading half runs in another process.")
+def resume_fresh_process(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        yield arm.run("file", model=ONE_LAYER, schedule=step_lr(), events=(Resume(at=2, route="process"),))
+
+
 def _routes(arm: Arm, sides: dict[str, Any]) -> Iterator[Scenario]:
     """A save at several iterations, through memory and a file, with groups and a schedule."""
     two = GroupConfig(match=("@vector",), options={"lr": arm.lr / 3}), GroupConfig()
@@ -195,11 +201,3 @@ def _routes(arm: Arm, sides: dict[str, Any]) -> Iterator[Scenario]:
         yield arm.given(amsgrad=True).run("amsgrad", model=ONE_LAYER, events=(last,))
     if arm.has("nesterov") and arm.defaults.get("momentum"):
         yield arm.given(nesterov=True).run("nesterov", model=ONE_LAYER, events=(last,))
-
-
-planned(
-    "checkpoint",
-    """
-    resume-fresh-process |       | The loading half runs in another process.
-    """,
-)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from inbackward.requirements.arms import Arm
-from inbackward.requirements.catalogue import planned, requirement
+from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.numbers import ONE_LAYER, WARM_UP, step_lr
 from inbackward.scenario import (
+    AccessGradient,
     ClipConfig,
     Copy,
     ExtraCalls,
@@ -274,10 +275,27 @@ def two_optimizers(arms: Arms) -> Iterator[Scenario]:
             yield arm.run(f"{split}-convolution", model=ModelConfig(kind="convolution"), split=split)
 
 
-planned(
+@requirement(
+    "gradient-access",
     "loop",
-    """
-    gradient-access       | R       | Code that reads or edits .grad between backward and step.
-    stale-read            |         | A parameter read after its own step inside the same backward.
-    """,
+    "torch.autograd.grad changes nothing, backward(inputs=...) updates those inputs, and a .grad that is read before "
+    "the step is gone or the reference's.",
+    may_refuse=True,
 )
+def gradient_access(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        for how in ("autograd-grad", "inputs", "read"):
+            yield arm.run(how, model=ONE_LAYER, events=(AccessGradient(at=1, how=how, match=("@even",)),))
+        every = tuple(AccessGradient(at=i, how="autograd-grad", match=("*",)) for i in range(3))
+        yield arm.run("autograd-grad-always", model=ModelConfig(tied=True), events=every, schedule=step_lr())
+
+
+@requirement(
+    "stale-read",
+    "loop",
+    "A parameter read after its own step, inside the same backward, still has the value that the reference sees.",
+)
+def stale_read(arms: Arms) -> Iterator[Scenario]:
+    for arm in arms:
+        yield arm.run("head-read-last", model=ModelConfig(layers=1, late_read=True))
+        yield arm.run("step-schedule", model=ModelConfig(layers=1, late_read=True), schedule=step_lr())

@@ -13,6 +13,7 @@ from inbackward.scenario.configs import (
 )
 from inbackward.scenario.events import (
     EVENTS,
+    AccessGradient,
     AddGroup,
     Cast,
     Copy,
@@ -40,6 +41,7 @@ __all__ = [
     "EVENTS",
     "EXPECTATIONS",
     "SCHEMA",
+    "AccessGradient",
     "AddGroup",
     "Cast",
     "ClipConfig",

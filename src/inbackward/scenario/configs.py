@@ -43,7 +43,8 @@ class ModelConfig:
     ``(batch, time, at least 256)``. With ``branch`` the model has a layer that an iteration may leave out; with
     ``sparse`` the embedding's gradient is sparse; with ``odd`` there are parameters with no elements, with one, and
     without a dimension. ``checkpointing`` recomputes every block in the backward; with ``shared`` one block stands at
-    every layer. ``mixed`` gives parameters that match a pattern their own dtype: ``(("*norm*", "float32"),)``.
+    every layer; with ``late_read`` the backward ends by reading the head's weight once more. ``mixed`` gives
+    parameters that match a pattern their own dtype: ``(("*norm*", "float32"),)``.
     """
 
     kind: str = "llama"
@@ -61,6 +62,7 @@ class ModelConfig:
     odd: bool = False
     checkpointing: str = ""
     shared: bool = False
+    late_read: bool = False
     dropout: float = 0.0
     mixed: tuple[tuple[str, str], ...] = ()
     factory: str = ""

@@ -6,8 +6,8 @@ The order inside an iteration is fixed:
 2. ``Cast``, ``Freeze``, ``Unfreeze``, ``AddGroup``, ``Edit``, then ``Observe``, ``Snapshot``, ``LoadUnfit``,
    ``ForeignBackward``, ``ExtraCalls(when="before")``.
 3. Forward and backward of every micro-batch. ``SkipBranch`` leaves the optional branch out of these forwards,
-   ``NonFinite`` spoils gradients, ``Interrupt`` ends the backward early, ``SecondBackward`` goes through the last
-   graph once more.
+   ``NonFinite`` spoils gradients, ``Interrupt`` ends the backward early, ``AccessGradient`` goes
+   around it or reads what it left, ``SecondBackward`` goes through the last graph once more.
 4. Clipping, where the scenario clips; ``step()``, or ``step(closure)`` under ``StepClosure``; then ``zero_grad()``.
 5. ``ExtraCalls(when="after")``.
 6. The iteration is recorded in the trace.
@@ -24,12 +24,13 @@ from typing import Any, ClassVar
 from inbackward.scenario.configs import DTYPES, GroupConfig, choose, require, require_selectors
 
 SIDES = ("candidate", "plain")
-ROUTES = ("memory", "file", "dcp")
+ROUTES = ("memory", "file", "dcp", "process")
 SCHEDULE_ROUTES = ("state-dict", "last-epoch")
 CALLS = ("step", "zero_grad")
 RECREATIONS = ("close", "del", "rebind", "held", "model-before", "model-after")
 COPIES = ("deepcopy", "pickle", "model")
 FOREIGN = ("through", "skipped")
+ACCESSES = ("autograd-grad", "inputs", "read")
 MOMENTS = ("before", "after")
 SPECIALS = ("nan", "inf", "-inf")
 SNAPSHOT_ROUTES = ("memory", "file")
@@ -203,6 +204,22 @@ class SecondBackward(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AccessGradient(Matching):
+    """Code that goes around ``loss.backward()``, or reads what it left, before the step.
+
+    ``autograd-grad``: ``torch.autograd.grad`` of the loss, before its backward. ``inputs``: ``backward(inputs=...)`` of
+    the parameters that match. ``read``: their ``.grad`` is read; it may be gone, but must not be another one.
+    """
+
+    kind: ClassVar[str] = "access-gradient"
+    how: str = "read"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choose(self.how, ACCESSES, "access-gradient.how")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recreate(Event):
     """A new optimizer with fresh state over the same parameters, or over a new model that is given their values.
 
@@ -297,6 +314,7 @@ EVENTS: dict[str, type[Event]] = {
         SkipBranch,
         NonFinite,
         Interrupt,
+        AccessGradient,
         SecondBackward,
         StepClosure,
     )

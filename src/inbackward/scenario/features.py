@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from inbackward.scenario.configs import ScheduleConfig
 from inbackward.scenario.events import (
+    AccessGradient,
     AddGroup,
     Cast,
     Copy,
@@ -91,6 +92,9 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "global-clip": lambda s: s.with_(clip=None),
     "grad-scaler": lambda s: s.with_(scaler=None),
     "two-backwards": _drop(lambda e: isinstance(e, SecondBackward)),
+    "gradient-access": _drop(lambda e: isinstance(e, AccessGradient)),
+    "stale-read": lambda s: s.with_(model=replace(s.model, late_read=False)),
+    "resume-fresh-process": _drop(lambda e: isinstance(e, Resume) and e.route == "process"),
     "interrupted-backward": _drop(lambda e: isinstance(e, Interrupt)),
     "two-optimizers": lambda s: s.with_(split=""),
     "gradient-hooks": lambda s: s.with_(hooks=()),

@@ -60,6 +60,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "ExtraCalls.when": _one_of(events.MOMENTS),
     "Cast.dtype": _one_of(configs.DTYPES),
     "NonFinite.value": _one_of(events.SPECIALS),
+    "AccessGradient.how": _one_of(events.ACCESSES),
     "Recreate.how": _one_of(events.RECREATIONS),
     "Copy.how": _one_of(events.COPIES),
     "ForeignBackward.how": _one_of(events.FOREIGN),

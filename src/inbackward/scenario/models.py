@@ -112,6 +112,19 @@ class Odd(nn.Module):
         return x * self.one + self.scalar + self.empty.sum() + self.empty_rows.sum()
 
 
+class LateRead(torch.autograd.Function):
+    """Scales by a value read off a parameter, in the forward and again in the backward, as late recomputation does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, parameter: Tensor) -> Tensor:
+        ctx.parameter = parameter  # not saved for the backward, so that autograd does not guard its version
+        return x * (1 + parameter.square().mean())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] * (1 + ctx.parameter.square().mean()), None
+
+
 class Llama(nn.Module):
     """A Llama-style transformer. ``take_branch`` says whether the optional branch takes part in the next forward."""
 
@@ -123,7 +136,7 @@ class Llama(nn.Module):
         first = Block(c)
         self.blocks = nn.ModuleList([first, *(first if c.shared else Block(c) for _ in range(c.layers - 1))])
         self.odd = Odd() if c.odd else None
-        self.checkpointing = c.checkpointing
+        self.checkpointing, self.late_read = c.checkpointing, c.late_read
         self.branch = nn.Linear(c.dim, c.dim) if c.branch else None
         self.norm = RMSNorm(c.dim)
         self.head = nn.Linear(c.dim, c.vocabulary, bias=False)
@@ -134,6 +147,9 @@ class Llama(nn.Module):
 
     def forward(self, x_BT: Tensor) -> Tensor:
         x = self.embedding(x_BT)
+        if self.late_read:
+            # Detached: as an input of its own, the weight would not be final before this function's backward.
+            x = LateRead.apply(x, self.head.weight.detach())  # type: ignore[no-untyped-call]
         angles = self.angles[: x_BT.shape[1]]
         for block in self.blocks:
             if self.checkpointing:

@@ -55,6 +55,7 @@ def drive(
     device: torch.device,
     start: Callable[[Setting], Driver],
     resume: Callable[[Driver, Resume], tuple[Driver, SavedState]] | None = None,
+    elsewhere: Callable[[Driver, Resume], list[Record]] | None = None,
 ) -> Trace:
     """Run a scenario and return its trace, which ends early where an exception was raised.
 
@@ -62,6 +63,7 @@ def drive(
         start: makes the driver that begins, over the scenario's model.
         resume: saves a driver and gives the one that goes on. ``None`` is the reference, which is neither interrupted
             nor observed.
+        elsewhere: saves a driver and gives the records of another process that goes on to the end.
     """
     with isolated(scenario.seed):
         setting = Setting(scenario, device)
@@ -73,9 +75,12 @@ def drive(
             trace.initial = driver.record()
             for iteration in range(scenario.iterations):
                 for event in scenario.at(iteration, Resume) if resume else ():
+                    if event.route == "process" and elsewhere:
+                        trace.records += elsewhere(driver, event)
+                        return trace
                     driver, saved = resume(driver, event)  # type: ignore[misc]
                     trace.saved.append(saved)
-                trace.records.append(_iterate(scenario, driver, iteration, observed=resume is not None))
+                trace.records.append(iterate(scenario, driver, iteration, observed=resume is not None))
         except (KeyboardInterrupt, NotRun):
             raise
         except BaseException as error:  # an implementation may raise anything, SystemExit included
@@ -104,7 +109,8 @@ def _model_alone(setting: Setting) -> Record:
     )
 
 
-def _iterate(scenario: Scenario, driver: Driver, iteration: int, observed: bool) -> Record:
+def iterate(scenario: Scenario, driver: Driver, iteration: int, observed: bool) -> Record:
+    """One iteration with its events; ``observed`` says whether the optimizer is read where the scenario says so."""
     for kind, act in _BEFORE.items():
         if observed or kind is not Observe:
             for event in scenario.at(iteration, kind):

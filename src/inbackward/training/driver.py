@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from inbackward.scenario import AddGroup, Edit, Interrupt, NonFinite, Recreate
+from inbackward.scenario import AccessGradient, AddGroup, Edit, Interrupt, NonFinite, Recreate, SecondBackward
 from inbackward.training.setting import NotRun, Setting
 from inbackward.training.shapes import read_hyperparameters, read_state
 from inbackward.training.trace import Record
@@ -38,6 +38,7 @@ class Driver(ABC):
         self.observed: dict[str, Tensor] = {}
         self._gradients_after_backward: frozenset[str] = frozenset()
         self._moved_early: frozenset[str] = frozenset()
+        self._read: dict[str, Tensor] = {}
         self._hook_calls = {"own": 0, "global": 0}
         self._open = ExitStack()
 
@@ -133,6 +134,7 @@ class Driver(ABC):
             if not last:
                 early |= {n for p, n in self.setting.names.items() if not torch.equal(p.detach(), start[n])}
         self._gradients_after_backward = self.existing_gradients()
+        self._read = self._gradients_read(iteration)
         self._moved_early = frozenset(early)
         return losses[0] if count == 1 else torch.stack(losses).mean()
 
@@ -151,6 +153,7 @@ class Driver(ABC):
             gradients_after_backward=self._gradients_after_backward,
             gradients_after_zero=self.existing_gradients(),
             rng=torch.get_rng_state(),
+            read=self._read,
             gradient_peak=setting.watch.peak if setting.watch else None,
             observed={**seen, **self.observed, **self._scaler_state(), **self._step_hooks()},
             moved_early=self._moved_early,
@@ -206,6 +209,20 @@ class Driver(ABC):
         if self.handle is not None:
             self.close()
 
+    def backward(self, loss: Tensor, iteration: int) -> None:
+        """``loss.backward()`` as the scenario wants it: scaled, twice over one graph, or for some inputs only."""
+        scenario, loss = self.setting.scenario, self.scaled(loss)
+        only: list[nn.Parameter] = []
+        for event in scenario.at(iteration, AccessGradient):
+            chosen = [p for p in self.setting.select(event.match) if p.requires_grad]
+            if event.how == "autograd-grad":
+                torch.autograd.grad(loss, chosen, retain_graph=True)
+            elif event.how == "inputs":
+                only = chosen
+        if scenario.at(iteration, SecondBackward):
+            loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        loss.backward(inputs=only or None)  # type: ignore[no-untyped-call]
+
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss as the scaler, if there is one, wants it."""
         scaled: Tensor = self.scaler.scale(loss) if self.scaler else loss
@@ -221,6 +238,15 @@ class Driver(ABC):
         parameters = [p for group in self.setting.groups for p in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, clip.max_norm, error_if_nonfinite=clip.error_if_nonfinite)
         self.observed["total norm"] = norm.detach().clone()
+
+    def _gradients_read(self, iteration: int) -> dict[str, Tensor]:
+        chosen = [
+            parameter
+            for event in self.setting.scenario.at(iteration, AccessGradient)
+            if event.how == "read"
+            for parameter in self.setting.select(event.match)
+        ]
+        return {self.setting.names[p]: p.grad.detach().clone() for p in chosen if p.grad is not None}
 
     def _is_optimizer(self) -> bool:
         return isinstance(self.handle, Optimizer)

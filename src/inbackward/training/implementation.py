@@ -34,6 +34,21 @@ class ParameterGroups(list[dict[str, Any]]):
     named: bool = False
 
 
+@dataclass(frozen=True)
+class DropIn:
+    """The ``build`` of a class called as ``cls(params, optimizer_cls, **kwargs)``."""
+
+    cls: Callable[..., Any]
+
+    def __call__(self, model: nn.Module, groups: ParameterGroups, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
+        names = {p: n for n, p in model.named_parameters()} if groups.named else {}
+        given = [{**g, "params": [(names[p], p) for p in g["params"]] if names else g["params"]} for g in groups]
+        params: Iterator[Any] | list[dict[str, Any]] = given
+        if len(given) == 1 and set(given[0]) == {"params"}:
+            params = iter(given[0]["params"])
+        return self.cls(params, optimizer_cls, **kwargs)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
     """An optimizer-in-backward implementation under test. Everything but ``build`` has a default.
@@ -103,17 +118,8 @@ class Implementation:
         It is given an iterator of parameters when there is one plain group, group dicts when there are several, and
         ``(name, parameter)`` pairs where the scenario asks for named parameters.
         """
-
-        def build(model: nn.Module, groups: ParameterGroups, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
-            names = {p: n for n, p in model.named_parameters()} if groups.named else {}
-            given = [{**g, "params": [(names[p], p) for p in g["params"]] if names else g["params"]} for g in groups]
-            params: Iterator[Any] | list[dict[str, Any]] = given
-            if len(given) == 1 and set(given[0]) == {"params"}:
-                params = iter(given[0]["params"])
-            return implementation_cls(params, optimizer_cls, **kwargs)
-
         more.setdefault("name", getattr(implementation_cls, "__name__", repr(implementation_cls)))
-        return cls(build=build, **more)
+        return cls(build=DropIn(implementation_cls), **more)
 
     @classmethod
     def of_optimizer(cls, optimizer_cls: Callable[..., Optimizer], **kwargs: Any) -> Implementation:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from inbackward.scenario import Edit, Recreate, Resume, Scenario, ScheduleConfig, SecondBackward
+from inbackward.scenario import AccessGradient, Edit, Recreate, Resume, Scenario, ScheduleConfig, SecondBackward
 from inbackward.training.drive import begin, drive
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation, Moment, ParameterGroups
@@ -20,7 +20,7 @@ from inbackward.training.resume import resume
 from inbackward.training.schedules import make_schedule
 from inbackward.training.setting import NotRun, Setting, optimizer_class
 from inbackward.training.shapes import set_hyperparameter, write_hyperparameter
-from inbackward.training.trace import SavedState, Trace
+from inbackward.training.trace import Record, SavedState, Trace
 
 
 class InBackwardDriver(Driver):
@@ -50,22 +50,17 @@ class InBackwardDriver(Driver):
             return self._iterate(iteration)
 
     def _iterate(self, iteration: int) -> Tensor:
-        twice = self.setting.scenario.at(iteration, SecondBackward)
         if self.implementation.backward is not None:
-            if twice:
+            if self.setting.scenario.at(iteration, SecondBackward) or self.setting.scenario.at(
+                iteration, AccessGradient
+            ):
                 raise NotRun(
-                    "a second backward over one graph needs loss.backward(), and the implementation has its own"
+                    "the implementation has a backward of its own, which takes no inputs= and retains no graph"
                 )
             reported = self.micro_batches(iteration, self._own_backward)
             self._call_if_there("step")
         else:
-
-            def backward(loss: Tensor, last: bool) -> None:
-                if twice:
-                    self.scaled(loss).backward(retain_graph=True)  # type: ignore[no-untyped-call]
-                self.scaled(loss).backward()  # type: ignore[no-untyped-call]
-
-            reported = self.micro_batches(iteration, backward)
+            reported = self.micro_batches(iteration, lambda loss, last: self.backward(loss, iteration))
             self.clip()
             if self.scaler:
                 self.scaler.step(self.handle)
@@ -217,6 +212,13 @@ class InBackwardDriver(Driver):
         return method
 
 
+def side(implementation: Implementation, which: str, setting: Setting) -> Driver:
+    """The driver of the ``candidate``, or of the ``plain`` optimizer that it takes over from or hands over to."""
+    if which == "plain":
+        return ReferenceDriver(setting, implementation)
+    return InBackwardDriver(setting, implementation)
+
+
 def train_in_backward(implementation: Implementation, scenario: Scenario, device: torch.device) -> Trace:
     """The trace of a scenario in the implementation's loop, saved and loaded where the scenario says so.
 
@@ -224,14 +226,16 @@ def train_in_backward(implementation: Implementation, scenario: Scenario, device
         NotRun: the implementation lacks what the scenario needs.
     """
 
-    def side(which: str, setting: Setting) -> Driver:
-        if which == "plain":
-            return ReferenceDriver(setting, implementation)
-        return InBackwardDriver(setting, implementation)
-
     def resumed(driver: Driver, event: Resume) -> tuple[Driver, SavedState]:
-        return resume(driver, event, lambda: side(event.loaded_by, Setting(scenario, device, fresh=True)))
+        return resume(
+            driver, event, lambda: side(implementation, event.loaded_by, Setting(scenario, device, fresh=True))
+        )
+
+    def elsewhere(driver: Driver, event: Resume) -> list[Record]:
+        from inbackward.training.another_process import go_on_elsewhere  # it imports this module
+
+        return go_on_elsewhere(implementation, driver, event)
 
     saves = [e for e in scenario.events if isinstance(e, Resume)]
     first = min(saves, key=lambda e: e.at).saved_by if saves else "candidate"
-    return drive(scenario, device, lambda setting: side(first, setting), resumed)
+    return drive(scenario, device, lambda setting: side(implementation, first, setting), resumed, elsewhere)

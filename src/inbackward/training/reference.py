@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from inbackward.scenario import Edit, Recreate, Scenario, SecondBackward
+from inbackward.scenario import Edit, Recreate, Scenario
 from inbackward.training.drive import begin, drive, isolated
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation
@@ -57,15 +57,8 @@ class ReferenceDriver(Driver):
 
     def iterate(self, iteration: int) -> Tensor:
         model, optimizer, intervention = self.setting.model, self.handle, self.intervention
-        twice = self.setting.scenario.at(iteration, SecondBackward)
-
-        def backward(loss: Tensor, last: bool) -> None:
-            if twice:
-                self.scaled(loss).backward(retain_graph=True)  # type: ignore[no-untyped-call]
-            self.scaled(loss).backward()  # type: ignore[no-untyped-call]
-
         intervention.before_forward(model, iteration)
-        reported = self.micro_batches(iteration, backward)
+        reported = self.micro_batches(iteration, lambda loss, last: self.backward(loss, iteration))
         intervention.after_backward(model, iteration)
         self.clip()
         intervention.before_step(model, optimizer)

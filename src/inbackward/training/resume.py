@@ -17,6 +17,9 @@ from inbackward.training.driver import Driver
 from inbackward.training.setting import NotRun
 from inbackward.training.trace import SavedState
 
+# A route saves at once and returns the function that loads into another driver.
+Load = Callable[[Driver], None]
+
 
 def resume(driver: Driver, event: Resume, start: Callable[[], Driver]) -> tuple[Driver, SavedState]:
     """The driver that goes on from a checkpoint of ``driver``, over a new model, and what the checkpoint held."""
@@ -30,24 +33,24 @@ def resume(driver: Driver, event: Resume, start: Callable[[], Driver]) -> tuple[
     schedule_state = copy.deepcopy(driver.schedule.state_dict()) if driver.schedule is not None else None
     load = _ROUTES[event.route](driver, optimizer_state)
     driver.release()
-
     new = start()
-    new.build()
-    if event.schedule == "state-dict":
-        new.make_schedule()
-    load(new)
-    if event.schedule == "last-epoch":
-        new.make_schedule(last_epoch=event.at - 1)
-    elif schedule_state is not None:
-        new.schedule.load_state_dict(schedule_state)
+    go_on(new, event, load, schedule_state)
     return new, saved
 
 
-# Each route saves at once and returns the function that loads into another driver.
-Load = Callable[[Driver], None]
+def go_on(driver: Driver, event: Resume, load: Load, schedule_state: Any) -> None:
+    """Build what a driver needs and load it, in the order in which recipes do."""
+    driver.build()
+    if event.schedule == "state-dict":
+        driver.make_schedule()
+    load(driver)
+    if event.schedule == "last-epoch":
+        driver.make_schedule(last_epoch=event.at - 1)
+    elif schedule_state is not None:
+        driver.schedule.load_state_dict(schedule_state)
 
 
-def _load_both(checkpoint: Any) -> Load:
+def load_both(checkpoint: Any) -> Load:
     def load(driver: Driver) -> None:
         driver.setting.model.load_state_dict(checkpoint["model"])
         driver.load_state_dict(checkpoint["optimizer"])
@@ -56,12 +59,12 @@ def _load_both(checkpoint: Any) -> Load:
 
 
 def _by_memory(driver: Driver, optimizer_state: Any) -> Load:
-    return _load_both(copy.deepcopy({"model": driver.setting.model.state_dict(), "optimizer": optimizer_state}))
+    return load_both(copy.deepcopy({"model": driver.setting.model.state_dict(), "optimizer": optimizer_state}))
 
 
 def _by_file(driver: Driver, optimizer_state: Any) -> Load:
     checkpoint = {"model": driver.setting.model.state_dict(), "optimizer": optimizer_state}
-    return _load_both(_through_file(checkpoint, weights_only=False))
+    return load_both(_through_file(checkpoint, weights_only=False))
 
 
 def _by_dcp(driver: Driver, optimizer_state: Any) -> Load:

@@ -27,6 +27,7 @@ class Record:
         rng: the global CPU generator's state.
         observed: further tensors by name: the gradient norm that clipping returned, the scaler's scale, what the
             user's hooks saw, how often step hooks fired, the entries of a checkpoint dictionary.
+        read: gradients that were read before the step and were still there, by parameter name.
         gradient_peak: most bytes of gradients alive at once, where the scenario watches them.
         moved_early: parameters whose bytes changed before the last backward of the iteration.
         disturbed: what must stay as it is and did not: a copy's original, a snapshot.
@@ -42,6 +43,7 @@ class Record:
     gradients_after_zero: frozenset[str] = frozenset()
     rng: Tensor | None = None
     observed: dict[str, Tensor] = field(default_factory=dict)
+    read: dict[str, Tensor] = field(default_factory=dict)
     gradient_peak: int | None = None
     moved_early: frozenset[str] = frozenset()
     disturbed: frozenset[str] = frozenset()

@@ -1,0 +1,99 @@
+"""The loading half of a run in a process of its own, which has nothing but the file.
+
+``python -m inbackward.training.another_process FOLDER`` is that process. What survives a resume only because it was
+still in memory (a registry by ``id``, a module's global) is lost there, as it is for a user.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+from inbackward.scenario import Resume, Scenario
+from inbackward.training.drive import isolated, iterate
+from inbackward.training.driver import Driver
+from inbackward.training.implementation import Implementation
+from inbackward.training.in_backward import side
+from inbackward.training.resume import go_on, load_both
+from inbackward.training.setting import NotRun, Setting
+from inbackward.training.trace import Record
+
+DEADLINE = 120.0  # seconds
+CANNOT_IMPORT = 3
+
+
+def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resume) -> list[Record]:
+    """Save ``driver`` to a file, and return the records of the process that loads it and goes on to the end.
+
+    Raises:
+        NotRun: the implementation cannot be handed to another process, since it has no importable name.
+        RuntimeError: what the other process raised; it did not end within the deadline.
+    """
+    setting = driver.setting
+    try:
+        task = pickle.dumps((implementation, setting.scenario, str(setting.device), event))
+    except Exception as error:
+        raise NotRun(f"the implementation cannot be pickled for another process ({error}); {_MEND}") from None
+    with tempfile.TemporaryDirectory(prefix="inbackward-") as name:
+        folder = Path(name)
+        (folder / "task").write_bytes(task)
+        checkpoint = {
+            "model": setting.model.state_dict(),
+            "optimizer": driver.state_dict(),
+            "schedule": driver.schedule.state_dict() if driver.schedule is not None else None,
+            "rng": torch.get_rng_state(),
+        }
+        torch.save(checkpoint, folder / "checkpoint")
+        command = [sys.executable, "-m", __name__, name]
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        try:
+            done = subprocess.run(
+                command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=DEADLINE
+            )
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"the process that resumes did not end within {DEADLINE:g} s") from None
+        said = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        if done.returncode == CANNOT_IMPORT:
+            raise NotRun(f"another process cannot import the implementation ({said}); {_MEND}")
+        if done.returncode != 0:
+            raise RuntimeError(f"in the process that resumes: {said}")
+        records: list[Record] = pickle.loads((folder / "records").read_bytes())
+        return records
+
+
+_MEND = "define it in a module that can be imported by name"
+
+
+def main(name: str) -> int:
+    """Load, train to the end, and leave the records in the folder."""
+    folder = Path(name)
+    try:
+        implementation, scenario, device, event = pickle.loads((folder / "task").read_bytes())
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return CANNOT_IMPORT
+    torch.set_num_threads(1)
+    records = _second_half(implementation, scenario, torch.device(device), event, folder / "checkpoint")
+    (folder / "records").write_bytes(pickle.dumps(records))
+    return 0
+
+
+def _second_half(
+    implementation: Implementation, scenario: Scenario, device: torch.device, event: Resume, file: Path
+) -> list[Record]:
+    checkpoint = torch.load(file, weights_only=False)
+    with isolated(scenario.seed):
+        driver = side(implementation, event.loaded_by, Setting(scenario, device, fresh=True))
+        go_on(driver, event, load_both(checkpoint), checkpoint["schedule"])
+        torch.set_rng_state(checkpoint["rng"])
+        return [iterate(scenario, driver, i, observed=True) for i in range(event.at, scenario.iterations)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
