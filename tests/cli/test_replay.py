@@ -38,9 +38,9 @@ def saved(project):
     return save
 
 
-@pytest.mark.parametrize(("target", "id"), [("mine:Hot", "rng"), ("mine:Crash", "weights-only-load")])
+@pytest.mark.parametrize(("target", "id"), [("mine:frozen", "lr-schedule"), ("mine:Crash", "weights-only-load")])
 def test_the_same_in_a_fresh_process(command, project, target, id):
-    command("verify", target, "--only", id, "--seed", "3", "--json", "report.json")
+    command("verify", target, "--only", id, "--model", "mine:small", "--seed", "3", "--json", "report.json")
     entry = json.loads((project / "report.json").read_text())["requirements"][0]
     program, *arguments = shlex.split(entry["replay"])
     assert program == "inbackward"
@@ -108,11 +108,8 @@ BOTH_RAISE = {
     "a class that is none": {"optimizer": OptimizerConfig(cls="math:pi", kwargs={})},
     "a class that is nowhere": {"optimizer": OptimizerConfig(cls="nowhere:X", kwargs={})},
     "a schedule's unknown keyword": {"schedule": ScheduleConfig(cls="StepLR", kwargs={"size": 1})},
-    "a schedule that ends too soon": {
-        "schedule": ScheduleConfig(cls="OneCycleLR", kwargs={"max_lr": 1.0, "total_steps": 2})
-    },
-    "an edit to nonsense": {"events": (Edit(at=1, value=("a",)),)},
-    "an edit in place of a number": {"events": (Edit(at=1, value=1.0, in_place=True),)},
+    "an edit to nonsense": {"events": (Edit(at=0, value=("a",)),)},
+    "an edit in place of a number": {"events": (Edit(at=0, value=1.0, in_place=True),)},
     "betas that are one number": {"groups": (GroupConfig(options={"betas": 0.9}),)},
     "everything frozen": {"frozen": ("*",)},
 }
@@ -124,6 +121,14 @@ def test_a_run_that_cannot_be_trained_proves_nothing(command, saved, fields):
     assert (ran.status, ran.err) == (3, "")
     assert "tensors compared            0 of 0\n" in ran.out
     assert "Traceback" not in ran.out
+
+
+def test_a_run_that_both_loops_end_alike_holds_as_far_as_it_went(command, saved):
+    too_short = ScheduleConfig(cls="OneCycleLR", kwargs={"max_lr": 1.0, "total_steps": 2})
+    ran = command("replay", saved(schedule=too_short))
+    assert (ran.status, ran.err) == (0, "")
+    assert "  both raise ValueError: Tried to step 3 times." in ran.out
+    assert "tensors compared            100 of " in ran.out
 
 
 @pytest.mark.parametrize(
