@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,22 +109,22 @@ def _judge(suite: Suite, ids: list[str], again: list[str], screen: Screen, fail_
     """Requirement after requirement: print its row, and save what failed for a replay."""
     from inbackward import report as r
     from inbackward.requirements import CATALOGUE
+    from inbackward.workers import judge_all, workers_for
 
     rows: list[Row] = []
-    failed = ""
     screen.table()
-    for done, id in enumerate(ids):
-        if failed and fail_fast:
-            rows.append(r.unreached(CATALOGUE[id], f"--fail-fast ended the run at {failed}"))
-            continue
-        screen.running(done, len(ids), id)
-        with redirect_stdout(sys.stderr):  # stdout holds the report; what is under test may print too
-            row = r.row(suite.run(id))
-        path = r.save_replay(REPLAYS, row) if row.scenario else None
-        if path:
-            command = shlex.join(["inbackward", "replay", str(path), *again])
-            row = replace(row, entry={**row.entry, "replay": command})
-        failed = id if row.failed else failed
-        rows.append(row)
-        screen.row(row)
+    screen.running(0, len(ids), ids[0])
+    with closing(judge_all(suite, ids, workers_for(suite))) as judged:
+        for row in judged:
+            path = r.save_replay(REPLAYS, row) if row.scenario else None
+            if path:
+                command = shlex.join(["inbackward", "replay", str(path), *again])
+                row = replace(row, entry={**row.entry, "replay": command})
+            rows.append(row)
+            screen.row(row)
+            if row.failed and fail_fast:
+                reason = f"--fail-fast ended the run at {row.entry['id']}"
+                return rows + [r.unreached(CATALOGUE[id], reason) for id in ids[len(rows) :]]
+            if len(rows) < len(ids):
+                screen.running(len(rows), len(ids), ids[len(rows)])
     return rows

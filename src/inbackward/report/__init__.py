@@ -1,7 +1,7 @@
 """Reports: plain data, JSON, and text for terminals."""
 
 from inbackward.report.files import require_writable, save_replay, write_json
-from inbackward.report.report import Row, report, row, summary, unreached
+from inbackward.report.report import Row, died, report, row, summary, unreached
 from inbackward.report.screen import Screen
 from inbackward.report.terminal import (
     render_details,
@@ -16,6 +16,7 @@ from inbackward.report.terminal import (
 __all__ = [
     "Row",
     "Screen",
+    "died",
     "render_details",
     "render_failure",
     "render_header",

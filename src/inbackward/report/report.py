@@ -88,6 +88,14 @@ def unreached(requirement: Requirement, reason: str) -> Row:
     return replace(never, entry={**never.entry, "message": reason})
 
 
+def died(requirement: Requirement, reason: str, declared: str = "") -> Row:
+    """The row of a requirement whose worker died: broken, or ``unsupported`` where that was declared."""
+    verdict = Verdict.UNSUPPORTED if declared else Verdict.BROKEN
+    never = unreached(requirement, declared or reason)
+    entry = {**never.entry, "verdict": verdict.value, "by_strategy": {"single": verdict.value}}
+    return replace(never, entry=entry, failed=not declared)
+
+
 def report(target: str, seed: int, rows: Sequence[Row]) -> dict[str, Any]:
     """The whole report, of schema ``inbackward.report/1``; identical runs differ in ``seconds`` and ``environment``."""
     return {

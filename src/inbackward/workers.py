@@ -1,0 +1,86 @@
+"""Requirements judged side by side, in order, by forks of this process.
+
+A fork has the implementation whatever it is (a closure, a class of a notebook), and an implementation that kills its
+process costs one requirement instead of the run. Results are plain rows, the same however many workers there are.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import redirect_stdout
+from multiprocessing import get_context
+
+import torch
+
+from inbackward.report import Row, died, row
+from inbackward.requirements import CATALOGUE
+from inbackward.verification import Suite
+
+DIED = "the process that judged it died: it was killed, crashed, or was left by os._exit"
+
+
+def workers_for(suite: Suite) -> int:
+    """How many workers suit this machine: one a core where forking is safe, and none beside this process elsewhere."""
+    if sys.platform != "linux" or suite.device.type != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0))
+
+
+def judge_all(suite: Suite, ids: Sequence[str], workers: int) -> Generator[Row, None, None]:
+    """The rows of the requirements, in the order of ``ids``, each as soon as it and those before it are done.
+
+    With one worker, or one requirement, everything happens in this process. Closing the iterator ends the workers.
+    """
+    if workers < 2 or len(ids) < 2:
+        yield from (_judge(suite, id) for id in ids)
+        return
+    pool = _pool(suite, min(workers, len(ids)))
+    futures = {id: pool.submit(_judge_here, id) for id in ids}
+    try:
+        for id in ids:
+            try:
+                yield futures[id].result()
+            except BrokenProcessPool:  # somebody's worker died, and the pool with it; whose, each finds out alone
+                yield _judge_alone(suite, id)
+    finally:
+        for process in list((pool._processes or {}).values()):
+            process.terminate()
+        pool.shutdown(cancel_futures=True)
+
+
+def _judge(suite: Suite, id: str) -> Row:
+    with redirect_stdout(sys.stderr):  # stdout holds the report; what is under test may print too
+        return row(suite.run(id))
+
+
+def _judge_alone(suite: Suite, id: str) -> Row:
+    with _pool(suite, 1) as pool:
+        try:
+            return pool.submit(_judge_here, id).result()
+        except BrokenProcessPool:
+            return died(CATALOGUE[id], DIED, suite.implementation.unsupported.get(id, ""))
+
+
+def _pool(suite: Suite, workers: int) -> ProcessPoolExecutor:
+    sys.stdout.flush()  # or every fork would print what is buffered
+    return ProcessPoolExecutor(workers, get_context("fork"), _begin, (suite,))
+
+
+_suite: Suite
+
+
+def _begin(suite: Suite) -> None:
+    """The first act of a fork: one thread, since a second one of OpenMP would hang after its parent used two."""
+    global _suite
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
+    _suite = suite
+
+
+def _judge_here(id: str) -> Row:
+    return _judge(_suite, id)

@@ -1,0 +1,60 @@
+"""Requirements side by side: the same rows as one after the other, and a death costs one of them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from inbackward import Implementation, OptimizerInBackward
+from inbackward.report import Row
+from inbackward.verification import Suite
+from inbackward.workers import DIED, judge_all
+
+IDS = ["rng", "closure", "resume-at-zero", "frozen"]
+
+
+class LeavesAtLoad(OptimizerInBackward):
+    """Ends the whole process when it is loaded into."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        os._exit(7)
+
+
+def plain(row: Row) -> Row:
+    return replace(row, entry={**row.entry, "seconds": 0.0})
+
+
+def test_rows_are_the_same_and_in_order_whatever_the_number_of_workers() -> None:
+    suite = Suite(Implementation.drop_in(OptimizerInBackward))
+    alone = [plain(row) for row in judge_all(suite, IDS, 1)]
+    assert [row.entry["id"] for row in alone] == IDS
+    assert alone == [plain(row) for row in judge_all(suite, IDS, 2)]
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_a_worker_that_dies_costs_one_requirement(declared: bool) -> None:
+    unsupported = {"resume-at-zero": "it leaves"} if declared else {}
+    suite = Suite(Implementation.drop_in(LeavesAtLoad, unsupported=unsupported))
+    rows = {row.entry["id"]: row for row in judge_all(suite, IDS, 2)}
+    assert [rows[id].entry["verdict"] for id in IDS if id != "resume-at-zero"] == [
+        "equivalent",
+        "refused",
+        "equivalent",
+    ]
+    died = rows["resume-at-zero"]
+    assert died.entry["verdict"] == ("unsupported" if declared else "broken")
+    assert died.failed is not declared
+    assert died.entry["message"] == ("it leaves" if declared else DIED)
+
+
+def test_closing_the_rows_ends_the_workers() -> None:
+    import multiprocessing
+
+    rows = judge_all(Suite(Implementation.drop_in(OptimizerInBackward)), IDS, 2)
+    next(rows)
+    assert multiprocessing.active_children()
+    rows.close()
+    assert not multiprocessing.active_children()
