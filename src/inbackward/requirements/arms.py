@@ -30,7 +30,7 @@ class Arm:
     def run(self, name: str, **fields: Any) -> Scenario:
         """A scenario on this optimizer, called ``name`` and the arm: three iterations, or one past its last event."""
         last = max((event.at for event in fields.get("events", ())), default=0)
-        fields.setdefault("iterations", max(3, last + 1))
+        fields.setdefault("iterations", max(3, last + 2))  # an event at 2 is seen to act in the iteration after it
         return Scenario(name=f"{name}-{self.name}", optimizer=self.config, **fields)
 
     def given(self, **kwargs: Any) -> Arm:
