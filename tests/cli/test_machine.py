@@ -1,7 +1,6 @@
 """What is nobody's mistake: Ctrl-C, a full disk, a reader that has gone, a fault of our own."""
 
 import os
-import pty
 import signal
 import subprocess
 import sys
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from inbackward.report import Screen
 from inbackward.verification import Suite
 
 FULL = Path("/dev/full")
@@ -26,26 +24,29 @@ def test_interrupted(command, project, monkeypatch):
     assert [p.name for p in project.iterdir()] == ["mine.py"]
 
 
-def test_interrupted_from_outside(project):
-    """A real signal in a real process, sent once training goes on."""
+@pytest.mark.parametrize("ids", ["rng", "rng,frozen"], ids=["here", "by workers"])
+def test_ctrl_c(project, ids):
+    """A real signal to every process of the terminal, sent once training goes on."""
     (project / "waits.py").write_text(
         "import sys, time\nfrom inbackward import OptimizerInBackward\n"
         "class Waits(OptimizerInBackward):\n"
         "    def __init__(self, *args, **kwargs):\n"
-        "        print('training', flush=True)\n"
+        "        sys.stdout.write('training\\n')\n"
         "        time.sleep(60)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "inbackward", "verify", "waits:Waits", "--only", "rng", "--json", "report.json"],
+        [sys.executable, "-m", "inbackward", "verify", "waits:Waits", "--only", ids, "--json", "report.json"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     assert process.stderr.readline() == "training\n"
-    process.send_signal(signal.SIGINT)
-    assert process.communicate()[1] == "inbackward: interrupted\n"
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate()[1]
+    assert said.replace("training\n", "") == "inbackward: interrupted\n"
     assert process.returncode == 130
-    assert not (project / "report.json").exists()
+    assert sorted(p.name for p in project.iterdir()) == ["mine.py", "waits.py"]
 
 
 @needs_full
@@ -91,23 +92,3 @@ def test_our_own_fault_never_accuses_the_implementation(command, monkeypatch):
     assert ran.status == 3
     assert "ZeroDivisionError" in ran.err
     assert ran.err.endswith("inbackward: error: the lines above show a fault of inbackward itself; please report it\n")
-
-
-@pytest.mark.parametrize(("environment", "colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
-def test_colours_only_where_they_are_wanted(monkeypatch, environment, colour):
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    leader, follower = pty.openpty()
-    with open(leader, "rb"), open(follower, "w") as terminal:
-        assert Screen(terminal, terminal).colour is colour
-
-
-def test_no_colours_in_files(tmp_path):
-    with (tmp_path / "out").open("w") as file:
-        screen = Screen(file, file)
-        assert not screen.colour
-        screen.running(1, 2, "plain")
-        screen.erase()
-    assert (tmp_path / "out").read_text() == ""
