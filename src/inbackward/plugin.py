@@ -62,17 +62,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     run = session.config.stash[RUN]
     for given in (item.callspec.params.get(FIXTURE) for item in chosen):
-        if isinstance(given, (Named, Wrong)):
-            try:
-                run.suite(given)
-            except (TypeError, ValueError) as error:
-                raise pytest.UsageError(" ".join(str(error).split())) from error
+        if isinstance(given, (Named, Wrong)) and isinstance(suite := run.suite(given), Wrong):
+            raise pytest.UsageError(suite.message)
 
 
 def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> list[str]:
     """The header for a fixture that pytest met only while it collected."""
     run = config.stash[RUN]
-    told = run.named or run.fixture == run.shown or config.option.verbose < 0
+    quiet = config.option.verbose < 0 or config.getoption("no_header")
+    told = run.named or run.fixture == run.shown or quiet
     return run.describe(run.fixture) if suite_items(items) and not told else []
 
 

@@ -13,7 +13,7 @@ from inbackward import report
 from inbackward.judging import Verdict
 from inbackward.pytest_support.run import FINDING, RUN, Run
 from inbackward.pytest_support.settings import OPTION
-from inbackward.pytest_support.source import way_in
+from inbackward.pytest_support.source import Wrong, way_in
 from inbackward.requirements import CATALOGUE
 from inbackward.verification import Result, Suite
 
@@ -22,10 +22,10 @@ def check(item: pytest.Function, given: Any, requirement: str) -> None:
     """Judge one requirement, leave its row for the report, and end the test as the verdict says."""
     __tracebackhide__ = True
     run = item.config.stash[RUN]
-    suite, problem = _suite(run, given)
-    if suite is None:
-        item.stash[FINDING] = {"problem": problem}
-        pytest.fail(problem, pytrace=False)
+    suite = run.suite(given)
+    if isinstance(suite, Wrong):
+        item.stash[FINDING] = {"problem": suite.message}
+        pytest.fail(suite.message, pytrace=False)
     result = _result(run, suite, requirement)
     if item.config.getoption("runxfail"):  # pytest's option: as if nothing had been declared
         result = replace(result, declared="", expected="")
@@ -34,13 +34,6 @@ def check(item: pytest.Function, given: Any, requirement: str) -> None:
         row = _with_replay(row, item, run)
     item.stash[FINDING] = {"target": run.label(suite), "row": asdict(row)}
     _conclude(item, row, run.settings.strict)
-
-
-def _suite(run: Run, given: Any) -> tuple[Suite | None, str]:
-    try:
-        return run.suite(given), ""
-    except (TypeError, ValueError) as error:
-        return None, " ".join(str(error).split())
 
 
 def _result(run: Run, suite: Suite, requirement: str) -> Result:

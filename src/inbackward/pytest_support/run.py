@@ -26,7 +26,7 @@ class Run:
         self.settings: Settings = read_settings(config)
         self.named = Named(self.settings, config) if self.settings.named_by else None
         self.scenario = self._scenario()
-        self._last: tuple[Any, Suite] | None = None
+        self._last: tuple[Any, Suite | Wrong] | None = None
         self.fixture = ""  # where the fixture is that the suite last collected gets
         self.shown = ""  # what the header said of where the implementation comes from
 
@@ -39,21 +39,10 @@ class Run:
             return [self.scenario.requirement]
         return [id for id, requirement in CATALOGUE.items() if requirement.build]
 
-    def suite(self, given: Any) -> Suite:
-        """The suite for what a test was given; one for all tests that are given the same object.
-
-        Raises:
-            TypeError, ValueError: there is no suite for it; one line with the mend.
-        """
-        from inbackward.training import as_implementation
-        from inbackward.verification import Suite
-
+    def suite(self, given: Any) -> Suite | Wrong:
+        """The suite for what a test was given, or why there is none; one for all that are given the same object."""
         if self._last is None or self._last[0] is not given:
-            implementation = given.implementation if isinstance(given, (Named, Wrong)) else as_implementation(given)
-            s = self.settings
-            suite = Suite(implementation, device=s.device, seed=s.seed, profile=s.profile)
-            _ = suite.arms  # a reference optimizer that cannot be built is no verdict on a requirement
-            self._last = given, suite
+            self._last = given, given if isinstance(given, Wrong) else self._make_suite(given)
         return self._last[1]
 
     def label(self, suite: Suite) -> str:
@@ -77,6 +66,19 @@ class Run:
             f"inbackward: torch {version('torch')}, device {s.device}, strategies single, seed {s.seed}, "
             f"profile {s.profile}",
         ]
+
+    def _make_suite(self, given: Any) -> Suite | Wrong:
+        from inbackward.training import as_implementation
+        from inbackward.verification import Suite
+
+        s = self.settings
+        try:
+            implementation = given.load() if isinstance(given, Named) else as_implementation(given)
+            suite = Suite(implementation, device=s.device, seed=s.seed, profile=s.profile)
+            _ = suite.arms  # a reference optimizer that cannot be built is no verdict on a requirement
+        except (TypeError, ValueError) as error:
+            return Wrong(" ".join(str(error).split()))
+        return suite
 
     def _scenario(self) -> Scenario | None:
         path = self.settings.replay

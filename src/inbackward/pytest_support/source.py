@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from functools import cached_property
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,15 +22,11 @@ MEND = (
 )
 
 
+@dataclass(frozen=True)
 class Wrong:
-    """Stands in for an implementation that cannot be had; the message is one line with the mend."""
+    """Stands in for what cannot be had; the message is one line with the mend."""
 
-    def __init__(self, message: str) -> None:
-        self.message = message
-
-    @cached_property
-    def implementation(self) -> Implementation:
-        raise ValueError(self.message)
+    message: str
 
 
 class Named:
@@ -40,8 +36,7 @@ class Named:
         self.settings = settings
         self.search = [config.rootpath, config.invocation_params.dir]
 
-    @cached_property
-    def implementation(self) -> Implementation:
+    def load(self) -> Implementation:
         """What is named, as the project under ``rootdir`` sees it.
 
         Raises:
