@@ -185,7 +185,7 @@ class Suite:
             ValueError: the id is unknown, or has no scenarios in this version.
         """
         require_known([id], "the selection")
-        requirement = CATALOGUE[id]
+        requirement = CATALOGUE[id.partition("@")[0]]
         if requirement.build is None:
             raise ValueError(f"requirement {id!r} has no scenarios in this version of inbackward")
         started = time.perf_counter()

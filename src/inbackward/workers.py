@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stdout
 from multiprocessing import get_context
@@ -40,7 +41,7 @@ def judge_all(suite: Suite, ids: Sequence[str], workers: int) -> Generator[Row, 
         yield from (_judge(suite, id) for id in ids)
         return
     pool = _pool(suite, min(workers, len(ids)))
-    futures = {id: pool.submit(_judge_here, id) for id in ids}
+    futures = _submit(pool, ids)
     try:
         for id in ids:
             try:
@@ -61,7 +62,7 @@ def _judge(suite: Suite, id: str) -> Row:
 def _judge_alone(suite: Suite, id: str) -> Row:
     with _pool(suite, 1) as pool:
         try:
-            return pool.submit(_judge_here, id).result()
+            return _submit(pool, [id])[id].result()
         except BrokenProcessPool:
             return died(CATALOGUE[id], DIED, suite.implementation.unsupported.get(id, ""))
 
@@ -69,6 +70,12 @@ def _judge_alone(suite: Suite, id: str) -> Row:
 def _pool(suite: Suite, workers: int) -> ProcessPoolExecutor:
     sys.stdout.flush()  # or every fork would print what is buffered
     return ProcessPoolExecutor(workers, get_context("fork"), _begin, (suite,))
+
+
+def _submit(pool: ProcessPoolExecutor, ids: Sequence[str]) -> dict[str, Future[Row]]:
+    with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _begin makes this one safe
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return {id: pool.submit(_judge_here, id) for id in ids}
 
 
 _suite: Suite

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from inbackward.requirements import CATALOGUE
-from inbackward.scenario import EVENTS, Edit, Scenario, ScheduleConfig
+from inbackward.scenario import EVENTS, Edit, Resume, Scenario, ScheduleConfig
 from inbackward.scenario.configs import SELECTORS
 from inbackward.scenario.json_schema import LIMITS
 from inbackward.scenario.plain_data import field_types
@@ -103,7 +103,8 @@ def scenarios(draw):
     iterations = draw(st.integers(1, 6))
     at = st.integers(0, iterations - 1)
     edited = names.filter(lambda n: n != "params")
-    events = st.one_of(of_class(cls, at=at, **({"name": edited} if cls is Edit else {})) for cls in EVENTS.values())
+    rules_of = {Edit: {"name": edited}, Resume: {"schedule": st.just("state-dict")}}  # last-epoch is LambdaLR's only
+    events = st.one_of(of_class(cls, at=at, **rules_of.get(cls, {})) for cls in EVENTS.values())
     scaled = draw(st.booleans())
     rules = {
         "iterations": st.just(iterations),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+LARGEST = 65_536
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 HOOKS = ("scale", "mask", "watch")
 CHECKPOINTING = ("", "reentrant", "non-reentrant")
@@ -26,6 +27,12 @@ def require(condition: bool, message: str) -> None:
 
 def choose(value: str, choices: tuple[str, ...], what: str) -> None:
     require(value in choices, f"{what} is {value!r}; choose one of {', '.join(choices)}")
+
+
+def require_size(value: int, what: str) -> None:
+    """Refuse a size that is none, and one that a slip of the keyboard in a file would fill the memory with."""
+    require(value >= 1, f"{what} is {value}; it must be at least 1")
+    require(value <= LARGEST, f"{what} is {value}; it must be at most {LARGEST}")
 
 
 def require_selectors(patterns: tuple[str, ...], what: str) -> None:
@@ -70,8 +77,12 @@ class ModelConfig:
     def __post_init__(self) -> None:
         choose(self.kind, MODEL_KINDS, "model.kind")
         for name in ("layers", "dim", "heads", "kv_heads", "hidden", "context"):
-            require(getattr(self, name) >= 1, f"model.{name} is {getattr(self, name)}; it must be at least 1")
+            require(
+                1 <= getattr(self, name) <= LARGEST,
+                f"model.{name} is {getattr(self, name)}; at most {LARGEST}, above 0",
+            )
         require(self.vocabulary >= 256, f"model.vocabulary is {self.vocabulary}; tokens are bytes, so at least 256")
+        require_size(self.vocabulary, "model.vocabulary")
         require(self.dim % (2 * self.heads) == 0, f"model.dim {self.dim} must be a multiple of 2 x heads {self.heads}")
         require(
             self.heads % self.kv_heads == 0, f"model.heads {self.heads} must be a multiple of kv_heads {self.kv_heads}"
@@ -96,8 +107,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         choose(self.source, DATA_SOURCES, "data.source")
-        require(self.batch >= 1, f"data.batch is {self.batch}; it must be at least 1")
-        require(self.length >= 1, f"data.length is {self.length}; it must be at least 1")
+        for name in ("batch", "length"):
+            require(
+                1 <= getattr(self, name) <= LARGEST, f"data.{name} is {getattr(self, name)}; at most {LARGEST}, above 0"
+            )
 
 
 def class_path(cls: Any) -> str:

@@ -19,6 +19,7 @@ from inbackward.scenario.scenario import AUTOCASTS, COMPILED, EXPECTATIONS, SCHE
 
 SIMPLE = {str: {"type": "string"}, bool: {"type": "boolean"}, int: {"type": "integer"}}
 AT_LEAST_1 = {"minimum": 1}
+SIZE = {"minimum": 1, "maximum": configs.LARGEST}
 
 
 def _one_of(choices: tuple[str, ...]) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def _one_of(choices: tuple[str, ...]) -> dict[str, Any]:
 
 # What the annotations do not say; of a list, it is said of the items.
 LIMITS: dict[str, dict[str, Any]] = {
-    "Scenario.iterations": AT_LEAST_1,
+    "Scenario.iterations": {"minimum": 1, "maximum": 100_000},
     "Scenario.seed": {"minimum": 0, "exclusiveMaximum": 2**31},
     "Scenario.dtype": _one_of(configs.DTYPES),
     "Scenario.strategy": _one_of(STRATEGIES),
@@ -42,12 +43,12 @@ LIMITS: dict[str, dict[str, Any]] = {
     "HookConfig.kind": _one_of(configs.HOOKS),
     "ModelConfig.checkpointing": _one_of(configs.CHECKPOINTING),
     "ModelConfig.kind": _one_of(configs.MODEL_KINDS),
-    "ModelConfig.vocabulary": {"minimum": 256},
+    "ModelConfig.vocabulary": {"minimum": 256, "maximum": configs.LARGEST},
     "ModelConfig.dropout": {"minimum": 0, "exclusiveMaximum": 1},
-    **{f"ModelConfig.{name}": AT_LEAST_1 for name in ("layers", "dim", "heads", "kv_heads", "hidden", "context")},
+    **{f"ModelConfig.{name}": SIZE for name in ("layers", "dim", "heads", "kv_heads", "hidden", "context")},
     "DataConfig.source": _one_of(configs.DATA_SOURCES),
-    "DataConfig.batch": AT_LEAST_1,
-    "DataConfig.length": AT_LEAST_1,
+    "DataConfig.batch": SIZE,
+    "DataConfig.length": SIZE,
     "OptimizerConfig.cls": {"pattern": "^[^:]*:[^:]*$"},
     "ScheduleConfig.cls": _one_of(configs.SCHEDULES),
     "Event.at": {"minimum": 0},

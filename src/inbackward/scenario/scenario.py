@@ -24,7 +24,7 @@ from inbackward.scenario.configs import (
     require,
     require_selectors,
 )
-from inbackward.scenario.events import Edit, Event, SkipBranch
+from inbackward.scenario.events import Edit, Event, Resume, SkipBranch
 from inbackward.scenario.plain_data import from_plain, to_plain
 
 SCHEMA = "inbackward.scenario/1"
@@ -94,6 +94,7 @@ class Scenario:
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, f"iterations is {self.iterations}; a run has at least 1")
+        require(self.iterations <= 100_000, f"iterations is {self.iterations}; it must be at most 100000")
         require(0 <= self.seed < 2**31, f"seed is {self.seed}; it must be in [0, 2**31)")
         choose(self.dtype, DTYPES, "dtype")
         choose(self.autocast, AUTOCASTS, "autocast")
@@ -126,6 +127,11 @@ class Scenario:
                 require(0 <= event.group < groups, f"edit of group {event.group}, but there are {groups} groups")
             if isinstance(event, SkipBranch):
                 require(self.model.branch, "skip-branch event on a model without a branch; set model.branch")
+        resumed_by_epoch = any(isinstance(e, Resume) and e.schedule == "last-epoch" for e in self.events)
+        require(
+            not (resumed_by_epoch and self.schedule) or self.schedule.cls == "LambdaLR",
+            "resume.schedule is 'last-epoch', which torch computes anew from the factors of LambdaLR only",
+        )
         if self.schedule is not None and self.schedule.factors:
             rows = len(self.schedule.factors)
             require(rows in (1, groups), f"schedule.factors has {rows} rows for {groups} groups; give 1 or {groups}")

@@ -44,7 +44,7 @@ class DropIn:
         names = {p: n for n, p in model.named_parameters()} if groups.named else {}
         given = [{**g, "params": [(names[p], p) for p in g["params"]] if names else g["params"]} for g in groups]
         params: Iterator[Any] | list[dict[str, Any]] = given
-        if len(given) == 1 and set(given[0]) == {"params"}:
+        if len(given) == 1 and set(given[0]) == {"params"} and given[0]["params"]:
             params = iter(given[0]["params"])
         return self.cls(params, optimizer_cls, **kwargs)
 

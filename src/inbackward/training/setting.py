@@ -180,5 +180,5 @@ def optimizer_class(path: str, implementation: Implementation | None = None) -> 
     module, _, name = path.partition(":")
     try:
         return reduce(getattr, name.split("."), import_module(module))
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise NotRun(f"the optimizer {path} cannot be imported here: {error}") from None
