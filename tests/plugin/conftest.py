@@ -7,7 +7,6 @@ from inbackward import OptimizerInBackward
 from inbackward.training import as_implementation
 from inbackward.verification import Suite
 
-
 MINE = """
 from inbackward import Implementation, OptimizerInBackward
 

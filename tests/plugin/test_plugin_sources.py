@@ -95,6 +95,7 @@ def test_a_plugin_module(project):
             "inbackward:OptimizerInBackward over torch.optim:Adam (ini key optimizer_in_backward_optimizer)",
         ),
     ],
+    ids=["option", "ini-key", "option-over-ini-key", "optimizer-option", "optimizer-ini-key"],
 )
 def test_names(project, ini, arguments, source):
     project.makeini(f"[pytest]\n{ini}\n")
