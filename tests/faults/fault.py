@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from tests.shapes.mine import Mine
 
-from inbackward.judging import Outcome
 from inbackward.judging.compare import compare
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario import Scenario
@@ -24,6 +24,7 @@ class Fault:
         target: the wrong implementation.
         id: the requirement that must catch it. One caught scenario is enough to fail the requirement.
         scenario: the name of that scenario.
+        right: an implementation that passes this scenario, to show that it can be passed.
         message: the outcome's message starts with it; for a divergence that is its iteration, quantity and name.
         first: quantity to the iteration at which it first leaves the reference, over all tensors of the run.
     """
@@ -33,6 +34,7 @@ class Fault:
     scenario: str
     message: str
     verdict: str = "not-equivalent"
+    right: Any = Mine
     first: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -41,20 +43,15 @@ class Fault:
         return f"{self.id}-{name}-{self.scenario}"
 
 
-def scenario_of(target: Any, id: str, name: str) -> Scenario:
-    """The scenario of a requirement by its name, as this target is given it."""
-    found = {scenario.name: scenario for scenario in Suite(as_implementation(target)).scenarios(CATALOGUE[id])}
+def scenario_of(suite: Suite, id: str, name: str) -> Scenario:
+    """The scenario of a requirement by its name, as the suite's implementation is given it."""
+    found = {scenario.name: scenario for scenario in suite.scenarios(CATALOGUE[id])}
     assert name in found, f"{id} has no scenario {name}; it has {', '.join(found)}"
     return found[name]
 
 
-def judged(target: Any, id: str, name: str) -> Outcome:
-    return Suite(as_implementation(target)).judge(scenario_of(target, id, name))
-
-
-def first_mismatches(target: Any, scenario: Scenario) -> dict[str, int]:
+def first_mismatches(implementation: Implementation, scenario: Scenario) -> dict[str, int]:
     """Quantity to the first iteration at which any of it differs in a bit."""
-    implementation: Implementation = as_implementation(target)
     device = torch.device("cpu")
     comparison = compare(
         train_in_backward(implementation, scenario, device), train_reference(scenario, device, implementation)
@@ -66,10 +63,11 @@ def first_mismatches(target: Any, scenario: Scenario) -> dict[str, int]:
 
 
 def assert_caught(fault: Fault) -> None:
-    scenario = scenario_of(fault.target, fault.id, fault.scenario)
-    outcome = Suite(as_implementation(fault.target)).judge(scenario)
+    suite = Suite(as_implementation(fault.target))
+    scenario = scenario_of(suite, fault.id, fault.scenario)
+    outcome = suite.judge(scenario)
     assert outcome.verdict.value == fault.verdict, outcome.message
     assert outcome.message.startswith(fault.message), outcome.message
     if fault.first:
-        found = first_mismatches(fault.target, scenario)
+        found = first_mismatches(suite.implementation, scenario)
         assert {quantity: found.get(quantity) for quantity in fault.first} == dict(fault.first)

@@ -7,9 +7,6 @@ from inbackward import OptimizerInBackward
 from inbackward.training import as_implementation
 from inbackward.verification import Suite
 
-# pytester forgets what an inner run was first to import, and torch bears no second import of a part of it.
-Suite(as_implementation(OptimizerInBackward)).run("closure")
-
 MINE = """
 from inbackward import Implementation, OptimizerInBackward
 
@@ -40,6 +37,12 @@ OTHERS = """
 def test_one(): pass
 def test_two(): pass
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def everything_is_imported():
+    """pytester forgets what an inner run was first to import, and torch bears no second import of a part of it."""
+    Suite(as_implementation(OptimizerInBackward)).run("closure")
 
 
 @pytest.fixture

@@ -1,26 +1,48 @@
 """A right optimizer in backward of the simplest kind: a class over one optimizer, narrowed to a parameter at a time.
 
 It is written apart from the package's own class, so that a flaw of that one is not taken for the truth. The faults of
-``tests/faults`` derive from it: each of its methods is something that can be got wrong.
+``tests/faults`` derive from it: each of its methods is something that can be got wrong. What it cannot do at all
+(accumulate, clip, skip a step that ``backward()`` has done) ``AtStep`` can: the plain optimizer in the same clothes.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
+
+STEPPED_BY = WeakTensorKeyDictionary()
 
 
 class Mine(Optimizer):
     def __init__(self, params: Any, optimizer_cls: Callable[..., Optimizer], **kwargs: Any) -> None:
         self.inner = optimizer_cls(params, **kwargs)
-        self.hooks = [self.watch(p) for group in self.inner.param_groups for p in group["params"] if p.requires_grad]
+        self.__setstate__({})  # the rest of Optimizer.__init__, without groups of its own
+        self.hooks: list[Any] = []
+        for group in self.inner.param_groups:
+            self.watch(group["params"])
+        weakref.finalize(self, unhook, self.hooks)
 
-    def watch(self, p: Tensor) -> Any:
-        return p.register_post_accumulate_grad_hook(self.on_gradient)
+    def watch(self, parameters: list[Tensor]) -> None:
+        """Hold this object weakly from each parameter; whoever watches a parameter last is the one who steps it."""
+        me = weakref.ref(self)
+
+        def on_gradient(p: Tensor) -> None:
+            owner = me()
+            if owner is not None and STEPPED_BY[p] is me and p.grad is not None:
+                owner.on_gradient(p)
+
+        for p in parameters:
+            STEPPED_BY[p] = me
+            trainable = p.requires_grad
+            self.hooks.append(p.requires_grad_(True).register_post_accumulate_grad_hook(on_gradient))
+            p.requires_grad_(trainable)
 
     def on_gradient(self, p: Tensor) -> None:
         self.update(p)
@@ -30,23 +52,28 @@ class Mine(Optimizer):
         """Step ``p`` alone, with the hyperparameters that its group has now."""
         groups = self.inner.param_groups
         self.inner.param_groups = [self.narrowed(g, p) for g in groups if any(q is p for q in g["params"])]
+        step = type(self.inner).step
         try:
-            self.inner.step()
+            getattr(step, "__wrapped__", step)(self.inner)  # without torch's global step hooks, which are the user's
         finally:
             self.inner.param_groups = groups
 
     def narrowed(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
-        return {**group, "params": [p]}
+        return {**group, "params": [q for q in group["params"] if q is p]}
 
     def free(self, p: Tensor) -> None:
         p.grad = None
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is not None:
             raise RuntimeError("step() takes no closure: the update is done inside backward()")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self.inner.add_param_group(param_group)
+        self.watch(self.inner.param_groups[-1]["params"])
 
     def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()
@@ -55,8 +82,10 @@ class Mine(Optimizer):
         self.inner.load_state_dict(state_dict)
 
     def close(self) -> None:
-        for hook in self.hooks:
-            hook.remove()
+        unhook(self.hooks)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("this optimizer hangs on its parameters and is not copied: build a new one over the copy")
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -69,3 +98,23 @@ class Mine(Optimizer):
     @property
     def defaults(self) -> dict[str, Any]:
         return self.inner.defaults
+
+
+def unhook(hooks: list[Any]) -> None:
+    while hooks:
+        hooks.pop().remove()
+
+
+class AtStep(Mine):
+    """Updates in ``step()`` what has a gradient, as every plain optimizer does."""
+
+    def watch(self, parameters: list[Tensor]) -> None:
+        pass
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        with torch.enable_grad():
+            loss = closure() if closure is not None else None
+        for p in dict.fromkeys(p for group in self.param_groups for p in group["params"]):
+            if p.grad is not None:
+                self.update(p)
+        return loss

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from inbackward.pytest_support.settings import FIXTURE, Settings, read_settings
-from inbackward.pytest_support.source import Named, Wrong, fixture_at_start
+from inbackward.pytest_support.source import Named, Wrong, fixture_at_start, search_path
 
 if TYPE_CHECKING:
     from inbackward.scenario import Scenario
@@ -25,7 +25,7 @@ class Run:
     def __init__(self, config: pytest.Config) -> None:
         self.settings: Settings = read_settings(config)
         self.named = Named(self.settings, config) if self.settings.named_by else None
-        self.scenario = self._scenario()
+        self.scenario = self._scenario(config)
         self._last: tuple[Any, Suite | Wrong] | None = None
         self.fixture = ""  # where the fixture is that the suite last collected gets
         self.shown = ""  # what the header said of where the implementation comes from
@@ -63,8 +63,8 @@ class Run:
         s = self.settings
         return [
             f"inbackward: {source}",
-            f"inbackward: torch {version('torch')}, device {s.device}, strategies single, seed {s.seed}, "
-            f"profile {s.profile}",
+            f"inbackward: torch {version('torch')}, device {s.device}, strategies single, ranks 1, "
+            f"seed {s.seed}, profile {s.profile}",
         ]
 
     def _make_suite(self, given: Any) -> Suite | Wrong:
@@ -80,16 +80,19 @@ class Run:
             return Wrong(" ".join(str(error).split()))
         return suite
 
-    def _scenario(self) -> Scenario | None:
+    def _scenario(self, config: pytest.Config) -> Scenario | None:
         path = self.settings.replay
         if path is None:
             return None
+        from inbackward import targets
         from inbackward.requirements import require_known
         from inbackward.scenario import Scenario
 
         try:
             scenario = Scenario.load(path)
             require_known([scenario.requirement], str(path))
+            if scenario.model.factory:
+                targets.load(scenario.model.factory, f"{path}: the model", search_path(config))
         except OSError as error:
             raise pytest.UsageError(f"cannot read {str(path)!r}: {error.strerror}") from error
         except ValueError as error:

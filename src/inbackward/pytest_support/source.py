@@ -34,7 +34,7 @@ class Named:
 
     def __init__(self, settings: Settings, config: pytest.Config) -> None:
         self.settings = settings
-        self.search = [config.rootpath, config.invocation_params.dir]
+        self.search = search_path(config)
 
     def load(self) -> Implementation:
         """What is named, as the project under ``rootdir`` sees it.
@@ -52,6 +52,11 @@ class Named:
         if not callable(found):
             raise TypeError(f"{said} {path!r} is {found!r}; name an optimizer class")
         return Implementation.of_optimizer(found)
+
+
+def search_path(config: pytest.Config) -> list[Path]:
+    """Where modules that are named by a path are looked for, beside what is installed."""
+    return [config.rootpath, config.invocation_params.dir]
 
 
 def providers(config: pytest.Config) -> list[str]:

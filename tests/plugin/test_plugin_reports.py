@@ -1,11 +1,14 @@
 """The summary with its denominator, and the JSON report: the same from one process and from workers."""
 
 import json
+from importlib import resources
 
+import jsonschema
 import pytest
 
 from inbackward.requirements import CATALOGUE
 
+SCHEMA = json.loads(resources.files("inbackward.report").joinpath("report.schema.json").read_text(encoding="utf-8"))
 SOME = ("-k", "[closure] or [gradient-freed] or [weights-only-load]")
 
 
@@ -17,7 +20,9 @@ def written(with_fixture):
         project = with_fixture(name)
         result = project.runpytest("--optimizer-in-backward-json", "report.json", *arguments)
         result.stdout.fnmatch_lines(["report written to *report.json"])
-        return result, json.loads((project.path / "report.json").read_text(encoding="utf-8"))
+        report = json.loads((project.path / "report.json").read_text(encoding="utf-8"))
+        jsonschema.validate(report, SCHEMA)
+        return result, report
 
     return run
 

@@ -253,6 +253,22 @@ class OneDtypeOnly(Mine):
             super().update(p)
 
 
+class GradientInBfloat16(Mine):
+    """The gradient stays in the dtype of the autocast forward."""
+
+    def update(self, p: Tensor) -> None:
+        p.grad = p.grad.bfloat16().to(p.dtype)
+        super().update(p)
+
+
+class NonFiniteSkipped(Mine):
+    """No update where the gradient is not finite, as under a scaler that is not there."""
+
+    def update(self, p: Tensor) -> None:
+        if p.grad.isfinite().all():
+            super().update(p)
+
+
 class NaNReplaced(Mine):
     def update(self, p: Tensor) -> None:
         super().update(p)
@@ -268,7 +284,7 @@ FAULTS = [
     Fault(OneGradientLate, "plain", "one-layer-adamw", "iteration 0, parameter ", first={"state": 0, "loss": 1}),
     Fault(OneParameterForgotten, "plain", "all-biases-sgd", "iteration 0, parameter blocks.0.attention_norm.weight"),
     Fault(OneRowForgotten, "plain", "one-layer-sgd", "iteration 0, parameter ", first={"loss": 1}),
-    Fault(EveryThirdTwice, "plain", "one-layer-sgd", "iteration 2, parameter ", first={"parameter": 2, "loss": 3}),
+    Fault(EveryThirdTwice, "plain", "long-sgd", "iteration 2, parameter ", first={"parameter": 2, "loss": 3}),
     Fault(StateInBfloat16, "plain", "one-layer-adamw", "iteration 0, state ", first={"parameter": 1}),
     Fault(FlagDropped, "optimizers", "amsgrad-adam", "iteration 0, state-names "),
     Fault(FlagDropped, "optimizers", "nesterov-sgd", "iteration 0, parameter "),
@@ -278,11 +294,13 @@ FAULTS = [
     Fault(LooksAtTheFirstGroup, "param-groups", "out-of-order-sgd", "iteration 0, parameter "),
     Fault(EpsOfTheFirstGroup, "param-groups", "own-eps-adamw", "iteration 0, parameter "),
     Fault(EmptyGroupsEndIt, "param-groups", "empty-group-sgd", "iteration 0, parameter "),
-    Fault(LrFrozen, "lr-schedule", "step-sgd", "iteration 1, parameter ", first={"parameter": 1, "state": 2, "loss": 2}),
+    Fault(
+        LrFrozen, "lr-schedule", "step-sgd", "iteration 1, parameter ", first={"parameter": 1, "state": 2, "loss": 2}
+    ),
     Fault(LrFrozen, "lr-schedule", "step-adamw", "iteration 1, parameter ", first={"parameter": 1, "loss": 2}),
     Fault(LrFrozen, "lr-schedule", "warm-up-from-0-sgd", "iteration 0, parameter ", first={"parameter": 0, "loss": 1}),
     Fault(LrFrozen, "lr-schedule", "warm-up-from-0-adamw", "iteration 0, parameter ", first={"loss": 1}),
-    Fault(LrFrozen, "lr-schedule", "step-every-2-adamw", "iteration 2, parameter ", first={"parameter": 2, "loss": 3}),
+    Fault(LrFrozen, "lr-schedule", "step-every-2-adamw", "iteration 2, parameter "),
     Fault(LrFrozen, "lr-schedule", "one-group-by-hand-sgd", "iteration 1, parameter "),
     Fault(MomentumFrozen, "lr-schedule", "one-cycle-sgd", "iteration 1, parameter ", first={"state": 1}),
     Fault(MomentumFrozen, "lr-schedule", "cyclic-adamw", "iteration 1, parameter "),
@@ -306,4 +324,7 @@ FAULTS = [
     Fault(DoubleThroughSingle, "dtype", "float64-sgd", "iteration 0, parameter "),
     Fault(OneDtypeOnly, "dtype", "bfloat16-with-float32-norms-sgd", "iteration 0, parameter "),
     Fault(NaNReplaced, "dtype", "float16-adamw", "iteration 0, parameter "),
+    Fault(NaNReplaced, "non-finite", "nan-in-one-sgd", "iteration 1, parameter ", first={"parameter": 1, "loss": 2}),
+    Fault(NonFiniteSkipped, "non-finite", "inf-in-every-other-adamw", "iteration 1, parameter "),
+    Fault(GradientInBfloat16, "autocast", "all-biases-sgd", "iteration 0, parameter "),
 ]

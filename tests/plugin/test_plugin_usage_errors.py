@@ -1,5 +1,7 @@
 """What cannot be meant is one line with the mend and pytest's status for misuse, with workers as well."""
 
+import json
+
 import pytest
 
 CLOSURE = ("-k", "[closure]")
@@ -37,14 +39,19 @@ TARGET = "--optimizer-in-backward"
         ([TARGET, "mine:right", f"{TARGET}-replay", "no.json"], "cannot read '*no.json': No such file or directory"),
         ([TARGET, "mine:right", f"{TARGET}-replay", "mine.py"], "*mine.py: not a JSON document: *"),
         ([TARGET, "mine:right", f"{TARGET}-replay", "odd.json"], "*odd.json names no requirement 'closuer'; did you *"),
+        (
+            [TARGET, "mine:right", f"{TARGET}-replay", "model.json"],
+            "*model.json: the model 'no:net' does not import: *",
+        ),
         ([f"{TARGET}-replay", "plain.json"], "there is nothing to check: give --optimizer-in-backward *"),
         (["--pyargs", "inbackward.suite"], "there is nothing to check: give --optimizer-in-backward MODULE:ATTRIBUTE*"),
     ],
 )
 def test_a_wrong_command_line(project, arguments, line):
-    for name in ("closuer", "plain"):
-        file = project.path / f"{name.replace('closuer', 'odd')}.json"
-        file.write_text(f'{{"schema": "inbackward.scenario/1", "requirement": "{name}"}}', encoding="utf-8")
+    files = {"odd": {"requirement": "closuer"}, "plain": {}, "model": {"model": {"factory": "no:net"}}}
+    for name, fields in files.items():
+        text = json.dumps({"schema": "inbackward.scenario/1", **fields})
+        (project.path / f"{name}.json").write_text(text, encoding="utf-8")
     result = project.runpytest(*arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {line}"])

@@ -95,6 +95,7 @@ def test_a_plugin_module(project):
             "inbackward:OptimizerInBackward over torch.optim:Adam (ini key optimizer_in_backward_optimizer)",
         ),
     ],
+    ids=["option", "ini-key", "option-over-ini-key", "optimizer-option", "optimizer-ini-key"],
 )
 def test_names(project, ini, arguments, source):
     project.makeini(f"[pytest]\n{ini}\n")
@@ -103,7 +104,7 @@ def test_names(project, ini, arguments, source):
     lines = [line for line in result.outlines if line.startswith("inbackward:")]
     assert lines[0] == f"inbackward: {source}"
     assert lines[1].startswith("inbackward: torch ")
-    assert lines[1].endswith(", device cpu, strategies single, seed 0, profile quick")
+    assert lines[1].endswith(", device cpu, strategies single, ranks 1, seed 0, profile quick")
     assert source.partition(" (")[0] in result.outlines
 
 
