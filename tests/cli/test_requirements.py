@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from inbackward.requirements import CATALOGUE, FAMILIES
+from inbackward.requirements import CATALOGUE, FAMILIES, page
 
 
 def test_every_requirement_by_family(command):
@@ -34,7 +34,8 @@ def test_one_requirement(command, id):
     ran = command("requirements", id)
     entry = CATALOGUE[id]
     assert ran.status == 0
-    assert ran.out.startswith(f"{id} ({entry.family})\n  {entry.sentence}\n")
+    assert ran.out.startswith(page(id))
+    assert f"\nfamily {entry.family}, " in ran.out
     assert ("R: refusing" in ran.out, "ranks:" in ran.out) == (entry.may_refuse, entry.on_ranks)
     assert ("no scenarios in this version" in ran.out) == (entry.build is None)
 

@@ -82,17 +82,17 @@ def replay(arguments: argparse.Namespace) -> int:
 
 def requirements(arguments: argparse.Namespace) -> int:
     """Print the catalogue by family, or one entry of it."""
-    from inbackward.requirements import CATALOGUE, FAMILIES
+    from inbackward.requirements import CATALOGUE, FAMILIES, page
 
     if arguments.id is not None:
         require_id(arguments.id, "the command line")
         entry = CATALOGUE[arguments.id]
-        print(f"{entry.id} ({entry.family})\n  {entry.sentence}")
+        print(page(entry.id))
+        print(f"family {entry.family}, {'checked' if entry.build else 'no scenarios'} in this version of inbackward")
         if entry.may_refuse:
-            print("  R: refusing, before any number changes, is as good as equality")
+            print("R: refusing, before any number changes, is as good as equality")
         if entry.on_ranks:
-            print("  ranks: run again under strategies")
-        print(f"  {'checked' if entry.build else 'no scenarios'} in this version of inbackward")
+            print("ranks: run again under strategies")
         return OK
     checked = sum(entry.build is not None for entry in CATALOGUE.values())
     print(f"{len(CATALOGUE)} requirements, {checked} of them checked in this version; the others are marked -")

@@ -3,5 +3,6 @@
 from inbackward.requirements import checkpoint, loop, memory, numbers, parameters, ranks  # noqa: F401  (fill it)
 from inbackward.requirements.arms import Arm, arms_of, default_arms
 from inbackward.requirements.catalogue import CATALOGUE, FAMILIES, Requirement, require_known
+from inbackward.requirements.documentation import page
 
-__all__ = ["CATALOGUE", "FAMILIES", "Arm", "Requirement", "arms_of", "default_arms", "require_known"]
+__all__ = ["CATALOGUE", "FAMILIES", "Arm", "Requirement", "arms_of", "default_arms", "page", "require_known"]
