@@ -10,17 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
 
 from inbackward.judging import Divergence, Outcome, Verdict, control, judge, worst
 from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
+from inbackward.requirements.arms import is_default, make_arm
+from inbackward.requirements.optimizer_table import TABLE
 from inbackward.scenario import ModelConfig, Scenario, without
-from inbackward.training import Implementation, as_implementation
+from inbackward.scenario.generator import generate
+from inbackward.scenario.space import drawable
+from inbackward.training import Implementation, as_implementation, optimizer_class
 
-# How many seeds each fixed scenario is run with.
-PROFILES = {"quick": 1, "ci": 4, "thorough": 25}
+# How many generated scenarios a requirement has beside its fixed ones; a tenth where one takes seconds.
+PROFILES = {"quick": 2, "ci": 18, "thorough": 300}
+COSTLY = ("compiled-model", "gradient-peak", "no-leak", "resume-fresh-process")
 
 
 def verify(implementation: Any, scenario: Scenario, device: str = "cpu") -> Outcome:
@@ -121,7 +127,7 @@ class Suite:
     Args:
         implementation: what is under test.
         device: ``"cpu"`` or ``"cuda"``.
-        seed: shifts the seed of every scenario.
+        seed: shifts the seed of every fixed scenario, and draws the generated ones.
         profile: one of ``PROFILES``.
         model: ``module:factory`` of a model to use wherever a scenario asks for the default one.
 
@@ -163,20 +169,28 @@ class Suite:
         return default_arms() if own is None else arms_of(own)
 
     def scenarios(self, requirement: Requirement) -> Iterator[Scenario]:
-        """The scenarios of a requirement for this implementation, no two of them the same run."""
+        """The scenarios of a requirement for this implementation, fixed and generated, no two of them the same run."""
         seen: set[str] = set()
         left_out = [id for id in self.implementation.unsupported if id != requirement.id]
-        for repetition in range(PROFILES[self.profile]):
-            for scenario in requirement.scenarios(self.arms):
-                for id in left_out:
-                    scenario = without(scenario, id)
-                if self.model and scenario.model in (ModelConfig(), ModelConfig(layers=1)):
-                    scenario = scenario.with_(model=self.model)
-                name = f"{scenario.name}-seed-{repetition}" if repetition else scenario.name
-                scenario = scenario.with_(name=name, seed=self.seed * 100_000 + repetition)
-                if scenario.digest not in seen:
-                    seen.add(scenario.digest)
-                    yield scenario
+        fixed = (scenario.with_(seed=self.seed * 100_000) for scenario in requirement.scenarios(self.arms))
+        for scenario in chain(fixed, self._generated(requirement)):
+            for id in left_out:
+                scenario = without(scenario, id)
+            if self.model and scenario.model in (ModelConfig(), ModelConfig(layers=1)):
+                scenario = scenario.with_(model=self.model)
+            if scenario.digest not in seen:
+                seen.add(scenario.digest)
+                yield scenario
+
+    def _generated(self, requirement: Requirement) -> Iterator[Scenario]:
+        if not drawable(requirement.id):
+            return
+        of_torch = requirement.id == "optimizers" and is_default(self.arms)
+        arms = _table_arms() if of_torch else self.arms
+        count = PROFILES[self.profile]
+        for index in range(count // 10 if requirement.id in COSTLY else count):
+            scenario = generate(self.seed, requirement.id, index, arms)
+            yield scenario.with_(may_refuse=requirement.may_refuse)
 
     def run(self, id: str) -> Result:
         """Judge every scenario of the requirement ``id``.
@@ -220,6 +234,12 @@ class Suite:
 def checkable() -> list[str]:
     """The ids that have scenarios in this version, in the order of the catalogue."""
     return [id for id, requirement in CATALOGUE.items() if requirement.build is not None]
+
+
+def _table_arms() -> tuple[Arm, ...]:
+    """Every class of ``torch.optim`` with each of its flags, but for those that take some parameters only."""
+    runs = (scenario for entry in TABLE if not entry.groups for scenario in entry.scenarios())
+    return tuple(make_arm(s.name, optimizer_class(s.optimizer.cls), s.optimizer.kwargs) for s in runs)
 
 
 @contextmanager
