@@ -8,7 +8,7 @@ from torch import nn
 
 from inbackward.judging.bits import same_bits
 from inbackward.scenario import Interrupt, Scenario
-from inbackward.training import Intervention, Trace
+from inbackward.training import Intervention, Record, Trace
 
 
 @dataclass
@@ -30,6 +30,13 @@ def interrupted(scenario: Scenario, candidate: Trace) -> UpdatedBefore | None:
     for iteration, record in enumerate(candidate.records):
         if scenario.at(iteration, Interrupt):
             before = candidate.records[iteration - 1] if iteration else candidate.initial
-            moved = (n for n, p in record.parameters.items() if not same_bits(p, before.parameters[n]))
-            updated[iteration] = frozenset(moved)
+            updated[iteration] = frozenset(n for n in record.parameters if _updated(n, before, record))
     return UpdatedBefore(updated) if updated else None
+
+
+def _updated(name: str, before: Record, after: Record) -> bool:
+    """Its value or its state has changed; an update below the value's resolution shows in the state alone."""
+    old, new = before.state.get(name, {}), after.state.get(name, {})
+    if not same_bits(after.parameters[name], before.parameters[name]) or old.keys() != new.keys():
+        return True
+    return any(not same_bits(value, old[key]) for key, value in new.items())

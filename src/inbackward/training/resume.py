@@ -31,10 +31,13 @@ def resume(driver: Driver, event: Resume, start: Callable[[], Driver]) -> tuple[
         foreign=tuple(_foreign(optimizer_state, "state_dict", set(driver.setting.names))) if asked else (),
     )
     schedule_state = copy.deepcopy(driver.schedule.state_dict()) if driver.schedule is not None else None
+    scaler_state = driver.scaler.state_dict() if driver.scaler else None
     load = _ROUTES[event.route](driver, optimizer_state)
     driver.release()
     new = start()
     go_on(new, event, load, schedule_state)
+    if scaler_state is not None:
+        new.scaler.load_state_dict(scaler_state)
     return new, saved
 
 
