@@ -1,6 +1,8 @@
 """Does training with the optimizer stepping inside ``loss.backward()`` give the same numbers as the usual loop?
 
 The public names load on first use (PEP 562), so that ``import inbackward`` costs no import of torch.
+
+PYTEST_DONT_REWRITE: pytest would warn where the package was imported before its plugin is loaded.
 """
 
 from __future__ import annotations

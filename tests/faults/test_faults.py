@@ -8,7 +8,8 @@ from tests.faults.fault import Fault, assert_caught, scenario_of
 from tests.shapes.mine import AtStep, Mine
 
 from inbackward import Implementation
-from inbackward.verification import Suite, checkable
+from inbackward.requirements import checkable
+from inbackward.verification import Suite
 
 FAMILIES = (faults_of_numbers, faults_of_parameters, faults_of_loop, faults_of_memory, faults_of_checkpoint)
 FAULTS = [fault for family in FAMILIES for fault in family.FAULTS]

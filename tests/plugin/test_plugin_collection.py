@@ -2,7 +2,7 @@
 
 import pytest
 
-from inbackward.verification import checkable
+from inbackward.requirements import checkable
 
 SUITE = [f"test_optimizer_in_backward[{id}]" for id in checkable()]
 OTHERS = ["test_one", "test_two"]

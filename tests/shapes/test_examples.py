@@ -8,9 +8,10 @@ from importlib import import_module
 
 import pytest
 
+from inbackward.requirements import checkable
 from inbackward.targets import load
 from inbackward.training import Implementation
-from inbackward.verification import Suite, checkable
+from inbackward.verification import Suite
 
 EXAMPLES = ("examples.tutorial_hooks", "examples.apply_optimizer_in_backward")
 DECLARED = {"tensor-lr", "closure", "extra-step-calls", "resume-from-plain", "resume-into-plain"}

@@ -21,14 +21,13 @@ STRATEGIES = ("single", "ddp", "fsdp2", "hsdp", "tensor-parallel", "fsdp2-tensor
 
 def selected(only: Sequence[str] | None, skip: Sequence[str] | None) -> list[str]:
     """The ids to judge, in the order of the catalogue."""
-    from inbackward.requirements import CATALOGUE
+    from inbackward.requirements import CATALOGUE, checkable
 
     wanted, unwanted = _ids(only, "--only"), _ids(skip, "--skip")
     for id in wanted:
         if CATALOGUE[id].build is None:
             raise WrongInput(f"--only names {id!r}, which has no scenarios in this version; leave it out")
-    checked = [id for id, entry in CATALOGUE.items() if entry.build]
-    chosen = [id for id in checked if (only is None or id in wanted) and id not in unwanted]
+    chosen = [id for id in checkable() if (only is None or id in wanted) and id not in unwanted]
     if not chosen:
         raise WrongInput("--only and --skip leave no requirement to check; skip fewer")
     return chosen

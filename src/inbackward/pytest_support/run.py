@@ -33,11 +33,9 @@ class Run:
     @cached_property
     def ids(self) -> list[str]:
         """The requirements that become items."""
-        from inbackward.requirements import CATALOGUE
+        from inbackward.requirements import checkable
 
-        if self.scenario:
-            return [self.scenario.requirement]
-        return [id for id, requirement in CATALOGUE.items() if requirement.build]
+        return [self.scenario.requirement] if self.scenario else checkable()
 
     def suite(self, given: Any) -> Suite | Wrong:
         """The suite for what a test was given, or why there is none; one for all that are given the same object."""

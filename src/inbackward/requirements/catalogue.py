@@ -77,6 +77,11 @@ def _add(entry: Requirement) -> None:
     CATALOGUE[entry.id] = entry
 
 
+def checkable() -> list[str]:
+    """The ids that have scenarios in this version, in the order of the catalogue."""
+    return [id for id, entry in CATALOGUE.items() if entry.build is not None]
+
+
 def require_known(ids: Iterable[str], where: str) -> None:
     """Refuse an id that is not in the catalogue.
 

@@ -136,8 +136,14 @@ class Implementation:
 
 
 def own_implementation(target: Any) -> Implementation | None:
-    """The ``Implementation`` that a class carries as its attribute ``optimizer_in_backward``, if any."""
+    """The ``Implementation`` that a class carries as its attribute ``optimizer_in_backward``, if any.
+
+    One that is inherited as it stands builds the base class; a descriptor may build the class that is asked.
+    """
     carried = getattr(target, "optimizer_in_backward", None)
+    inherited = isinstance(target, type) and "optimizer_in_backward" not in vars(target)
+    if inherited and isinstance(inspect.getattr_static(target, "optimizer_in_backward", None), Implementation):
+        return None
     return carried if isinstance(carried, Implementation) else None
 
 
