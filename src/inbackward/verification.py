@@ -230,6 +230,12 @@ class Suite:
         return self._control[dtype]
 
 
+def _table_arms() -> tuple[Arm, ...]:
+    """Every class of ``torch.optim`` with each of its flags, but for those that take some parameters only."""
+    runs = (scenario for entry in TABLE if not entry.groups for scenario in entry.scenarios())
+    return tuple(make_arm(s.name, optimizer_class(s.optimizer.cls), s.optimizer.kwargs) for s in runs)
+
+
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Small models train fastest, and always alike, on one thread; the caller's setting is put back."""
