@@ -17,11 +17,12 @@ import torch
 
 from inbackward.judging import Divergence, Outcome, Verdict, control, judge, worst
 from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
-from inbackward.requirements.arms import is_default
+from inbackward.requirements.arms import is_default, make_arm
+from inbackward.requirements.optimizer_table import TABLE
 from inbackward.scenario import ModelConfig, Scenario, without
 from inbackward.scenario.generator import generate
 from inbackward.scenario.space import drawable
-from inbackward.training import Implementation, as_implementation
+from inbackward.training import Implementation, as_implementation, optimizer_class
 
 # How many generated scenarios a requirement has beside its fixed ones; a tenth where one takes seconds.
 PROFILES = {"quick": 2, "ci": 18, "thorough": 300}
@@ -228,6 +229,11 @@ class Suite:
         if dtype not in self._control:
             self._control[dtype] = control(dtype, self.device)
         return self._control[dtype]
+
+
+def checkable() -> list[str]:
+    """The ids that have scenarios in this version, in the order of the catalogue."""
+    return [id for id, requirement in CATALOGUE.items() if requirement.build is not None]
 
 
 def _table_arms() -> tuple[Arm, ...]:
