@@ -7,7 +7,7 @@ and sets the gradient to ``None``. ``implementation`` lets the suite check it, f
     pytest --pyargs inbackward.suite -k optimizer_in_backward \\
         --optimizer-in-backward examples.apply_optimizer_in_backward:implementation
 
-What cannot be done that way is declared, with the reason (``examples/one_optimizer_a_parameter.py``).
+What cannot be done that way is declared, with the reason, here and in ``examples/one_optimizer_a_parameter.py``.
 """
 
 from __future__ import annotations
@@ -38,5 +38,8 @@ implementation = Implementation(
     scheduler=schedulers,
     state_dict=state_dict,
     load_state_dict=load_state_dict,
-    unsupported=UNSUPPORTED,
+    unsupported={
+        **UNSUPPORTED,
+        "cast-or-move": "the hook sits on the node that accumulates the gradient, and a cast makes a new node",
+    },
 )
