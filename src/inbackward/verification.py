@@ -231,11 +231,6 @@ class Suite:
         return self._control[dtype]
 
 
-def checkable() -> list[str]:
-    """The ids that have scenarios in this version, in the order of the catalogue."""
-    return [id for id, requirement in CATALOGUE.items() if requirement.build is not None]
-
-
 def _table_arms() -> tuple[Arm, ...]:
     """Every class of ``torch.optim`` with each of its flags, but for those that take some parameters only.
 
