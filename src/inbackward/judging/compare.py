@@ -132,6 +132,8 @@ def _tensor_mismatch(iteration: int, quantity: str, name: str, value: Tensor, ex
         detail = f"shape {tuple(value.shape)}; the reference has {tuple(expected.shape)}"
     elif _is_counter(quantity, name, expected):
         detail = f"{value.tolist()}; the reference has {expected.tolist()}"
+    elif value.dtype != expected.dtype:
+        detail = f"{value.dtype}; the reference has {expected.dtype}"
     elif not same_specials(value, expected):
         detail = "NaN or infinity at other places than in the reference"
     else:
