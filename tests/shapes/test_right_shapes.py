@@ -1,8 +1,8 @@
 """Each kind of implementation that contract §2 shows, right, integrated in the contract's few lines: every verdict.
 
 A verdict that is not ``equivalent`` is what that kind of object truly cannot do: a dict of optimizers has a checkpoint
-of its own layout and one scheduler for all groups, a LOMO saves nothing and knows no decay. The fixed scenarios are run;
-a generated one may also have what the shape is known not to do, and says nothing about the requirement itself then.
+of its own layout and one scheduler for all groups, a LOMO saves nothing and knows no decay. The fixed scenarios are
+run; a generated one may also have what the shape is known not to do, and says nothing about the requirement then.
 """
 
 from __future__ import annotations
