@@ -1,0 +1,94 @@
+"""From a scenario that fails to one that fails likewise and that a person can read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from inbackward.judging import Outcome
+from inbackward.scenario import Scenario
+from inbackward.training import Implementation, as_implementation
+from inbackward.training.implementation import ParameterGroups
+from inbackward.verification import Suite
+
+EXAMPLES = 300  # of which most are the same few scenarios, judged once
+
+
+def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scenario:
+    """A scenario with as little as possible of what ``scenario`` has, in which ``implementation`` fails likewise.
+
+    Hypothesis takes pieces out and puts them back until none of those that are left can go (``simpler_than``). A
+    simpler scenario counts only where a plain optimizer is equivalent to itself: taking out pieces may leave a run that
+    nobody could pass. The same arguments give the same scenario.
+
+    Args:
+        implementation: as for ``verify``.
+
+    Returns:
+        The shrunk scenario, named after ``scenario``; or ``scenario`` itself where nothing can go.
+
+    Raises:
+        ValueError: ``implementation`` does not fail in ``scenario``.
+    """
+    from hypothesis import HealthCheck, find, settings  # late: it takes half a second, and most suites never fail
+    from hypothesis.errors import NoSuchExample
+
+    from inbackward.scenario.strategies import simpler_than
+
+    tested = Suite(as_implementation(implementation), device=device)
+    first = tested.judge(scenario)
+    if not first.verdict.fails:
+        raise ValueError(f"there is nothing to shrink: {scenario.label} is {first.verdict}")
+    can_be_met = _met_by_plain(tested, scenario)
+    known: dict[str, bool] = {scenario.digest: True}
+
+    def fails_likewise(simpler: Scenario) -> bool:
+        if simpler.digest not in known:
+            known[simpler.digest] = _alike(tested.judge(simpler), first) and can_be_met(simpler)
+        return known[simpler.digest]
+
+    try:
+        found = find(
+            simpler_than(scenario),
+            fails_likewise,
+            settings=settings(
+                max_examples=EXAMPLES, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+            ),
+            random=random.Random(scenario.digest),
+        )
+    except NoSuchExample:
+        found = scenario
+    return scenario if found == scenario else found.with_(name=f"{scenario.name}-shrunk")
+
+
+def _alike(a: Outcome, b: Outcome) -> bool:
+    """The same verdict for the same quantity, or for the same exception; elsewhere perhaps."""
+    return _kind(a) == _kind(b)
+
+
+def _kind(outcome: Outcome) -> tuple[str, ...]:
+    what = outcome.divergence.quantity if outcome.divergence else ""
+    return outcome.verdict.value, what, outcome.message.partition(":")[0] if what == "exception" else ""
+
+
+def _met_by_plain(tested: Suite, scenario: Scenario) -> Callable[[Scenario], bool]:
+    """Whether a plain optimizer holds in a scenario; where it does not even in the first one, none is asked."""
+    plain = Suite(
+        Implementation(build=_plain, close=lambda handle, model: None, optimizers=tested.implementation.optimizers),
+        device=tested.device.type,
+    )
+
+    def met(simpler: Scenario) -> bool:
+        return plain.judge(simpler.with_(expect=())).verdict.holds  # it may keep gradients
+
+    return met if met(scenario) else lambda simpler: True
+
+
+def _plain(model: nn.Module, groups: ParameterGroups, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
+    names = {p: n for n, p in model.named_parameters()}
+    if groups.named:
+        return optimizer_cls([{**g, "params": [(names[p], p) for p in g["params"]]} for g in groups], **kwargs)
+    return optimizer_cls(groups, **kwargs)
