@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from inbackward.judging.compare import compare
@@ -17,13 +18,20 @@ def missing_power(scenario: Scenario, floor: Floor, rerun: Callable[[Interventio
     A gradient scaled by 1.01 is excused where scaling it by 2, which rounds nothing, changes no bit of the run: then
     the optimizer is provably blind to it (sign methods).
     """
-    informative = {
+    shares = {
         name: share
         for (quantity, name), share in floor.shares().items()
-        if quantity == "parameter" and name in floor.reference.trainable and share <= UNINFORMATIVE
+        if quantity == "parameter" and name in floor.reference.trainable
     }
+    informative = {name: share for name, share in shares.items() if share <= UNINFORMATIVE}
     if not informative:
         return "rounding alone moves every parameter by more than 1 % of its update"
+    dtypes = {name: str(floor.reference.initial.parameters[name].dtype).removeprefix("torch.") for name in shares}
+    blind = {dtypes[name] for name, share in shares.items() if share < math.inf} - {
+        dtypes[name] for name in informative
+    }
+    if blind:  # what float32 norms show says nothing of bfloat16 matrices beside them
+        return f"rounding alone moves every {min(blind)} parameter by more than 1 % of its update"
     if score(floor, rerun(ScaledGradient(1.01))) <= LIMIT and not _blind_to_scale(floor, rerun):
         return "a gradient scaled by 1.01 would not have been seen"
     if score(floor, rerun(ScaledLearningRate(1.01))) <= LIMIT:
