@@ -1,0 +1,138 @@
+"""Exceptions on either side: the reference's own, a refusal, or a crash."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from tests.faults.faults_of_loop import RaisesKeyError, RefusesWithoutAWord
+from tests.shapes.mine import Mine
+from torch import Tensor
+
+from inbackward import Implementation
+from inbackward.judging import Outcome, Verdict, worst
+from inbackward.scenario import ModelConfig, OptimizerConfig, Scenario, StepClosure
+from inbackward.verification import Suite
+
+SMALL = ModelConfig(layers=1)
+CLOSURE = Scenario(model=SMALL, events=(StepClosure(at=1),), may_refuse=True)
+IMPOSSIBLE = Scenario(model=SMALL, optimizer=OptimizerConfig(kwargs={"lr": -1.0}))
+
+
+def judged(cls: Any, scenario: Scenario, **fields: Any) -> Outcome:
+    return Suite(Implementation.drop_in(cls, **fields)).judge(scenario)
+
+
+def test_a_refusal_is_good_where_it_is_allowed() -> None:
+    outcome = judged(Mine, CLOSURE)
+    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.message == "RuntimeError: step() takes no closure: the update is done inside backward()"
+    assert outcome.divergence is None
+    assert 0 < outcome.compared == outcome.existing, "the iterations before it were compared"
+
+
+def test_the_same_exception_is_a_crash_where_it_is_not() -> None:
+    outcome = judged(Mine, CLOSURE.with_(may_refuse=False))
+    assert outcome.verdict is Verdict.BROKEN
+    assert outcome.divergence is not None
+    assert outcome.divergence.iteration == 1
+    assert "RuntimeError" in outcome.traceback
+
+
+def test_only_some_classes_refuse_and_an_implementation_may_name_more() -> None:
+    assert judged(RaisesKeyError, CLOSURE).verdict is Verdict.BROKEN
+    assert judged(RaisesKeyError, CLOSURE, refusals=(KeyError,)).verdict is Verdict.REFUSED
+
+
+def test_a_refusal_says_why() -> None:
+    assert judged(RefusesWithoutAWord, CLOSURE).verdict is Verdict.BROKEN
+
+
+def test_the_references_own_exception_is_to_be_raised() -> None:
+    outcome = judged(Mine, IMPOSSIBLE)
+    assert outcome.verdict is Verdict.EQUIVALENT
+    assert outcome.message == "both raise ValueError: Invalid learning rate: -1.0"
+    assert outcome.compared == outcome.existing == 0
+
+
+class TakesAnyLr(Mine):
+    def __init__(self, params: Any, optimizer_cls: Any, **kwargs: Any) -> None:
+        super().__init__(params, optimizer_cls, **{**kwargs, "lr": abs(kwargs["lr"])})
+
+
+class RaisesAnother(Mine):
+    def __init__(self, params: Any, optimizer_cls: Any, **kwargs: Any) -> None:
+        assert kwargs["lr"] > 0, "lr"
+        super().__init__(params, optimizer_cls, **kwargs)
+
+
+def test_to_train_on_where_the_reference_raises_is_not_equivalent() -> None:
+    outcome = judged(TakesAnyLr, IMPOSSIBLE)
+    assert outcome.verdict is Verdict.NOT_EQUIVALENT
+    assert outcome.message.startswith(
+        "the reference raises ValueError: Invalid learning rate: -1.0; the "
+    )
+    assert outcome.divergence is not None
+    assert outcome.divergence.quantity == "exception"
+
+
+def test_to_raise_another_class_is_broken() -> None:
+    outcome = judged(RaisesAnother, IMPOSSIBLE)
+    assert outcome.verdict is Verdict.BROKEN
+    assert "ValueError" in outcome.message
+    assert "AssertionError" in outcome.message
+
+
+class FailsInTheThird(Mine):
+    def update(self, p: Tensor) -> None:
+        super().update(p)
+        if self.state[p]["step"] == 3 and p.dim() == 1:
+            raise ValueError("third update")
+
+
+def test_a_crash_says_in_which_iteration() -> None:
+    outcome = judged(FailsInTheThird, Scenario(model=SMALL, may_refuse=True))
+    assert outcome.verdict is Verdict.BROKEN, "numbers had changed in the third iteration"
+    assert outcome.message == "ValueError: third update, but only after numbers had changed"
+    assert outcome.divergence is not None
+    assert outcome.divergence.iteration == 2
+
+
+class Interrupted(Mine):
+    def update(self, p: Tensor) -> None:
+        raise KeyboardInterrupt
+
+
+def test_the_users_own_interrupt_ends_the_run() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        judged(Interrupted, Scenario(model=SMALL))
+
+
+class Opaque:
+    """Shows neither state nor groups."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._optimizer = Mine(*args, **kwargs)
+
+    def step(self) -> None:
+        self._optimizer.step()
+
+    def zero_grad(self) -> None:
+        self._optimizer.zero_grad()
+
+
+def test_what_a_handle_hides_is_counted_and_never_equal() -> None:
+    shown, hidden = judged(Mine, Scenario(model=SMALL)), judged(Opaque, Scenario(model=SMALL))
+    assert shown.verdict is hidden.verdict is Verdict.EQUIVALENT
+    assert shown.existing == hidden.existing == shown.compared
+    parameters, entries, iterations = 12, 3, 4
+    assert hidden.compared == hidden.existing - iterations * parameters * entries
+    assert hidden.unobserved >= iterations * parameters * entries, "state, and hyperparameters on top"
+    assert shown.unobserved == 0
+
+
+def test_the_worst_verdict_is_the_requirements() -> None:
+    order = ["equivalent", "equivalent-within-noise", "refused", "unsupported", "not-run", "not-equivalent", "broken"]
+    for better, worse in pairwise(order):
+        assert worst([Verdict(better), Verdict(worse), Verdict(better)]) is Verdict(worse)
