@@ -10,11 +10,12 @@ from torch import nn
 
 from inbackward.judging import Outcome
 from inbackward.scenario import Scenario
+from inbackward.scenario.simplifying import ending_after, simplified
 from inbackward.training import Implementation, as_implementation
 from inbackward.training.implementation import ParameterGroups
 from inbackward.verification import Suite
 
-EXAMPLES = 300  # of which most are the same few scenarios, judged once
+EXAMPLES = 500  # of which most are the same few scenarios, judged once
 
 
 def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scenario:
@@ -43,16 +44,19 @@ def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scen
     if not first.verdict.fails:
         raise ValueError(f"there is nothing to shrink: {scenario.label} is {first.verdict}")
     can_be_met = _met_by_plain(tested, scenario)
-    known: dict[str, bool] = {scenario.digest: True}
+    known: dict[str, bool] = {}
 
     def fails_likewise(simpler: Scenario) -> bool:
         if simpler.digest not in known:
             known[simpler.digest] = _alike(tested.judge(simpler), first) and can_be_met(simpler)
         return known[simpler.digest]
 
+    at = first.divergence.iteration if first.divergence else scenario.iterations
+    shorter = simplified(scenario, ending_after(max(at, 0) + 1))
+    start = shorter if fails_likewise(shorter) else scenario
     try:
         found = find(
-            simpler_than(scenario),
+            simpler_than(start),
             fails_likewise,
             settings=settings(
                 max_examples=EXAMPLES, database=None, deadline=None, suppress_health_check=list(HealthCheck)
@@ -60,7 +64,7 @@ def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scen
             random=random.Random(scenario.digest),
         )
     except NoSuchExample:
-        found = scenario
+        found = start
     return scenario if found == scenario else found.with_(name=f"{scenario.name}-shrunk")
 
 

@@ -33,8 +33,8 @@ def simplified(scenario: Scenario, step: Step) -> Scenario:
 def _steps(scenario: Scenario) -> Iterator[Step]:
     for event in scenario.events:
         yield _leaving_out(event)
-    for iterations in range(1, scenario.iterations):
-        yield _ending_after(iterations)
+    for iterations in sorted({1, scenario.iterations - 1} - {0, scenario.iterations}):
+        yield ending_after(iterations)
     for field in _differing(scenario, _PLAINEST):
         if field not in _NOT_RESET:
             yield _setting(**{field: getattr(_PLAINEST, field)})
@@ -74,7 +74,9 @@ def _leaving_out(event: Event) -> Step:
     return step
 
 
-def _ending_after(iterations: int) -> Step:
+def ending_after(iterations: int) -> Step:
+    """At the latest."""
+
     def step(s: Scenario) -> Scenario:
         count = min(s.iterations, iterations)
         return s.with_(iterations=count, events=tuple(e for e in s.events if e.at < count))

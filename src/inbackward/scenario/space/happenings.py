@@ -37,7 +37,7 @@ def resume(d: Draft) -> None:
         into_plain = choose.chance(0.15)
         if d.id in ("resume-into-plain", "resume-from-plain"):
             into_plain = d.id == "resume-into-plain"
-        if d.has("gradient-freed"):
+        if d.id in ("gradient-freed", "observer"):  # what is asked there, the plain optimizer does not do
             side, into_plain = "candidate", False
         goes_on = "plain" if into_plain else "candidate"
         by_epoch = choose.chance(0.5) and at > 0 and not d.has("re-created")
