@@ -392,7 +392,7 @@ FAULTS = [
     Fault(TheLastOneBuilt, "two-optimizers", "parts-adamw", "iteration 0, parameter "),
     Fault(FirstComeFirstServed, "re-created", "held-sgd", "iteration 2, parameter "),
     Fault(CopiesAreTheOriginal, "deepcopy", "deepcopy-sgd", "iteration 2, parameter "),
-    Fault(EveryUpdateIsAStep, "step-hooks", "counted-adamw", "iteration 0, observed global step hooks fired"),
+    Fault(EveryUpdateIsAStep, "step-hooks", "counted-adamw", "iteration 0, observed global pre step hooks fired: 13; "),
     Fault(with_model(GradientBeforeTheUsersHooks), "gradient-hooks", "scale-all-sgd", "iteration 0, parameter "),
     Fault(with_model(NoGradientUnderCompile), "compiled-model", "layers-sgd", "AttributeError: ", verdict="broken"),
     Fault(FillsWithZeros, "gradient-access", "read-sgd", "iteration 1, gradient "),

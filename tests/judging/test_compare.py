@@ -14,6 +14,7 @@ from inbackward.training import Record, Trace
 
 NAN, INF = float("nan"), float("inf")
 RECORD = Record(
+    by_candidate=True,
     loss=torch.tensor(2.5),
     parameters={"w": torch.tensor([1.0, -2.0]), "b": torch.tensor([0.5])},
     buffers={"mean": torch.tensor([0.1])},

@@ -80,9 +80,9 @@ def tensors(record: Record) -> Iterator[tuple[str, str, Tensor]]:
 def compare(candidate: Trace, reference: Trace) -> Comparison:
     """Compare iteration by iteration, as far as both traces go."""
     result = Comparison()
-    hides_state = not any(r.state for r in candidate.records)
+    hides_state = not any(r.state for r in candidate.records if r.by_candidate)
     for iteration, (mine, theirs) in enumerate(zip(candidate.records, reference.records)):
-        _compare_tensors(result, iteration, mine, theirs, hides_state)
+        _compare_tensors(result, iteration, mine, theirs, hides_state and mine.by_candidate)
         _compare_facts(result, iteration, mine, theirs)
     return result
 
@@ -118,7 +118,8 @@ def _compare_tensors(result: Comparison, iteration: int, mine: Record, theirs: R
 
 
 def _is_counter(quantity: str, name: str, value: Tensor) -> bool:
-    return quantity == "state" and (name.endswith(".step") or not value.is_floating_point())
+    whole = not value.is_floating_point()
+    return (whole and quantity in ("state", "observed")) or (quantity == "state" and name.endswith(".step"))
 
 
 def _equal(quantity: str, name: str, value: Tensor, expected: Tensor) -> bool:

@@ -203,7 +203,7 @@ def _quote(error: BaseException | None) -> str:
     """The exception as a user would meet it, on one line, without addresses that change from run to run."""
     if error is None:
         return ""
-    text = re.sub(r" at 0x[0-9a-f]+", "", " ".join(str(error).split()))
+    text = re.sub(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m", "", " ".join(str(error).split()))
     return f"{type(error).__name__}: {text}"
 
 

@@ -21,6 +21,7 @@ from inbackward.scenario import (
     SkipBranch,
     Snapshot,
 )
+from inbackward.scenario.events import UNFIT
 
 Arms = tuple[Arm, ...]
 
@@ -156,7 +157,7 @@ def snapshot_independent(arms: Arms) -> Iterator[Scenario]:
 )
 def mismatched_checkpoint(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
-        for what in ("missing-state", "missing-parameter", "wrong-shape", "no-groups"):
+        for what in UNFIT:
             yield arm.run(what, model=ONE_LAYER, events=(LoadUnfit(at=2, what=what),))
 
 

@@ -36,7 +36,7 @@ def closure(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
         yield arm.run("at-first", model=ONE_LAYER, events=(StepClosure(at=0),))
         yield arm.run("later", model=ONE_LAYER, events=(StepClosure(at=2),))
-        yield arm.run("always", model=ONE_LAYER, events=tuple(StepClosure(at=i) for i in range(4)))
+        yield arm.run("always", model=ONE_LAYER, iterations=3, events=tuple(StepClosure(at=i) for i in range(3)))
 
 
 @requirement(

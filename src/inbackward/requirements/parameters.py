@@ -79,7 +79,7 @@ def unused(arms: Arms) -> Iterator[Scenario]:
             "every-other": (0, 2),
             "always": (0, 1, 2, 3),
         }.items():
-            yield arm.run(name, model=branch, events=tuple(SkipBranch(at=i) for i in iterations))
+            yield arm.run(name, model=branch, iterations=4, events=tuple(SkipBranch(at=i) for i in iterations))
         skip = SkipBranch(at=1), SkipBranch(at=3)
         yield arm.run("step-schedule", model=branch, schedule=step_lr(), events=skip)
         yield arm.run("convolution", model=ModelConfig(kind="convolution", branch=True), events=skip)

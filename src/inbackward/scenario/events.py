@@ -34,7 +34,7 @@ ACCESSES = ("autograd-grad", "inputs", "read")
 MOMENTS = ("before", "after")
 SPECIALS = ("nan", "inf", "-inf")
 SNAPSHOT_ROUTES = ("memory", "file")
-UNFIT = ("missing-state", "missing-parameter", "wrong-shape", "no-groups")
+UNFIT = ("missing-state", "missing-parameter", "extra-parameter", "wrong-shape", "no-groups")
 READINGS = ("state", "groups", "state-dict", "dcp")
 
 
@@ -283,8 +283,8 @@ class Snapshot(Event):
 class LoadUnfit(Event):
     """``load_state_dict`` of a state dict that was meant for another model.
 
-    ``missing-state``: one parameter's state is gone. ``missing-parameter``: a group is one shorter. ``wrong-shape``:
-    one parameter's state has another shape. ``no-groups``: the document has no ``param_groups``.
+    ``missing-state``: one parameter's state is gone. ``missing-parameter``, ``extra-parameter``: a group is one
+    shorter, or longer. ``wrong-shape``: one parameter's state has another shape. ``no-groups``: there are none.
     """
 
     kind: ClassVar[str] = "load-unfit"

@@ -21,7 +21,7 @@ from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation
 from inbackward.training.in_backward import side
 from inbackward.training.resume import go_on, load_both
-from inbackward.training.setting import NotRun, Setting
+from inbackward.training.setting import Condition, NotRun, Setting
 from inbackward.training.trace import Record
 
 DEADLINE = 120.0  # seconds
@@ -37,7 +37,7 @@ def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resum
     """
     setting = driver.setting
     try:
-        task = pickle.dumps((implementation, setting.scenario, str(setting.device), event))
+        task = pickle.dumps((implementation, setting.scenario, str(setting.device), event, setting.condition()))
     except Exception as error:
         raise NotRun(f"the implementation cannot be pickled for another process ({error}); {_MEND}") from None
     with tempfile.TemporaryDirectory(prefix="inbackward-") as name:
@@ -74,22 +74,28 @@ def main(name: str) -> int:
     """Load, train to the end, and leave the records in the folder."""
     folder = Path(name)
     try:
-        implementation, scenario, device, event = pickle.loads((folder / "task").read_bytes())
+        implementation, scenario, device, event, condition = pickle.loads((folder / "task").read_bytes())
     except Exception as error:  # importing runs the user's code, which may raise anything
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return CANNOT_IMPORT
     torch.set_num_threads(1)
-    records = _second_half(implementation, scenario, torch.device(device), event, folder / "checkpoint")
+    records = _second_half(implementation, scenario, torch.device(device), event, condition, folder / "checkpoint")
     (folder / "records").write_bytes(pickle.dumps(records))
     return 0
 
 
 def _second_half(
-    implementation: Implementation, scenario: Scenario, device: torch.device, event: Resume, file: Path
+    implementation: Implementation,
+    scenario: Scenario,
+    device: torch.device,
+    event: Resume,
+    condition: Condition,
+    file: Path,
 ) -> list[Record]:
     checkpoint = torch.load(file, weights_only=False)
     with isolated(scenario.seed):
         driver = side(implementation, event.loaded_by, Setting(scenario, device, fresh=True))
+        driver.setting.assume(condition)
         go_on(driver, event, load_both(checkpoint), checkpoint["schedule"])
         torch.set_rng_state(checkpoint["rng"])
         return [iterate(scenario, driver, i, observed=True) for i in range(event.at, scenario.iterations)]

@@ -166,6 +166,9 @@ def _load_unfit(driver: Driver, event: LoadUnfit) -> None:
         del state_dict["param_groups"]
     elif event.what == "missing-parameter":
         state_dict["param_groups"][-1]["params"].pop()
+    elif event.what == "extra-parameter":
+        ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        state_dict["param_groups"][-1]["params"].append(max(ids) + 1)
     elif first is None:
         raise NotRun("no parameter has state yet that could be made unfit")
     elif event.what == "missing-state":

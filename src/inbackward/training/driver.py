@@ -6,6 +6,7 @@ What is the same for both sides stands here once; the training itself is in ``re
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -13,21 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from inbackward.scenario import AccessGradient, AddGroup, Edit, Interrupt, NonFinite, Recreate, SecondBackward
 from inbackward.training.setting import NotRun, Setting
 from inbackward.training.shapes import read_hyperparameters, read_state
 from inbackward.training.trace import Record
 
+HOOKS = ("own pre", "own post", "global pre", "global post")
+
 
 class Driver(ABC):
     """A setting, a handle that updates its model, and what a record needs to know of the iteration.
 
     Attributes:
+        is_candidate: whether this is the side of the implementation under test.
         handle: the plain optimizer, or what the implementation's ``build`` returned.
         bystanders: things that must not change, each with its name and a function that tells whether it has.
     """
+
+    is_candidate = False
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -39,7 +45,7 @@ class Driver(ABC):
         self._gradients_after_backward: frozenset[str] = frozenset()
         self._moved_early: frozenset[str] = frozenset()
         self._read: dict[str, Tensor] = {}
-        self._hook_calls = {"own": 0, "global": 0}
+        self._hook_calls: Counter[str] = Counter()
         self._open = ExitStack()
 
     @abstractmethod
@@ -96,10 +102,11 @@ class Driver(ABC):
 
     def add_group(self, event: AddGroup) -> None:
         """``add_param_group`` with parameters that are in no group yet."""
-        taken = {p for group in self.handle.param_groups for p in group["params"]} if self._is_optimizer() else set()
+        taken = {p for group in self.setting.groups for p in group["params"]}
         free = {p: None for p in self.setting.names if p not in taken}
         group = {"params": self.setting.take(event.group, free), **event.group.options}
-        self.call_with("add_param_group", group)
+        self.call_with("add_param_group", {**group, "params": list(group["params"])})
+        self.setting.groups.append(group)
 
     def call_with(self, method: str, argument: Any) -> None:
         """Call a method of the handle with one argument; ``NotRun`` where it is missing."""
@@ -145,6 +152,7 @@ class Driver(ABC):
         seen = {f"hook saw {name}": gradient for name, gradient in setting.seen.items()}
         return Record(
             loss=loss,
+            by_candidate=self.is_candidate,
             parameters={n: p.detach().clone() for p, n in setting.names.items()},
             buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
             state=state,
@@ -181,8 +189,8 @@ class Driver(ABC):
         """Count the handle's own step hooks and torch's global ones, where the scenario asks for it."""
         if not self.setting.scenario.step_hooks:
             return
-        register = getattr(self.handle, "register_step_post_hook", None)
-        if register is None:
+        own = [getattr(self.handle, f"register_step_{when}_hook", None) for when in ("pre", "post")]
+        if None in own:
             raise NotRun(f"{type(self.handle).__name__} has no register_step_post_hook(); step hooks need it")
 
         def counter(which: str) -> Callable[..., None]:
@@ -191,8 +199,8 @@ class Driver(ABC):
 
             return count
 
-        self._open.callback(register(counter("own")).remove)
-        self._open.callback(register_optimizer_step_post_hook(counter("global")).remove)
+        for which, register in zip(HOOKS, (*own, register_optimizer_step_pre_hook, register_optimizer_step_post_hook)):
+            self._open.callback(register(counter(which)).remove)  # type: ignore[misc]
 
     def interrupting(self, iteration: int) -> ExitStack:
         """While this is entered, the backward of an iteration with an ``Interrupt`` raises."""
@@ -277,7 +285,7 @@ class Driver(ABC):
     def _step_hooks(self) -> dict[str, Tensor]:
         if not self.setting.scenario.step_hooks:
             return {}
-        return {f"{which} step hooks fired": torch.tensor(float(n)) for which, n in self._hook_calls.items()}
+        return {f"{which} step hooks fired": torch.tensor(self._hook_calls[which]) for which in HOOKS}
 
 
 class Interruption(Exception):

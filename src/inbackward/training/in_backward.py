@@ -26,6 +26,8 @@ from inbackward.training.trace import Record, SavedState, Trace
 class InBackwardDriver(Driver):
     """Forward and the implementation's ``backward``; ``step()`` and ``zero_grad()`` where the handle has them."""
 
+    is_candidate = True
+
     def __init__(self, setting: Setting, implementation: Implementation) -> None:
         super().__init__(setting)
         self.implementation = implementation
@@ -136,8 +138,9 @@ class InBackwardDriver(Driver):
             self.handle = self.schedule = None
             gc.collect()
         if event.how.startswith("model"):
-            values = self.setting.model.state_dict()
+            values, condition = self.setting.model.state_dict(), self.setting.condition()
             self.setting = Setting(self.setting.scenario, self.setting.device, fresh=True)
+            self.setting.assume(condition)
             if event.how == "model-before":
                 self.setting.model.load_state_dict(values)
                 begin(self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import re
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,8 +34,10 @@ def resume(driver: Driver, event: Resume, start: Callable[[], Driver]) -> tuple[
     schedule_state = copy.deepcopy(driver.schedule.state_dict()) if driver.schedule is not None else None
     scaler_state = driver.scaler.state_dict() if driver.scaler else None
     load = _ROUTES[event.route](driver, optimizer_state)
+    condition = driver.setting.condition()
     driver.release()
     new = start()
+    new.setting.assume(condition)
     go_on(new, event, load, schedule_state)
     if scaler_state is not None:
         new.scaler.load_state_dict(scaler_state)
@@ -115,8 +118,13 @@ def _refused(state_dict: Any) -> str:
     try:
         _through_file(state_dict, weights_only=True)
     except Exception as error:  # whatever it is, the user would meet it too
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        return first_line(error)
     return ""
+
+
+def first_line(error: BaseException) -> str:
+    """The exception in one line, without the colours that torch puts into some."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", f"{type(error).__name__}: {error}").splitlines()[0]
 
 
 def _foreign(value: Any, where: str, parameters: set[nn.Parameter]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property, reduce
 from importlib import import_module
@@ -30,6 +31,21 @@ SELECTORS: dict[str, Callable[[nn.Parameter, int, int], bool]] = {
 
 class NotRun(Exception):
     """A scenario cannot run with this implementation or on this machine; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What events have made of a model and its groups: plain data, for another process too.
+
+    Attributes:
+        trainable: names of the parameters that require gradients.
+        dtypes: dtype of every parameter and buffer by name.
+        added: the groups that were added, as parameter names and options.
+    """
+
+    trainable: frozenset[str]
+    dtypes: dict[str, torch.dtype]
+    added: tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 
 
 class Setting:
@@ -118,6 +134,26 @@ class Setting:
         if config.twice:
             taken = [p for p in taken for _ in range(2)]
         return taken[::-1] if config.reverse else taken
+
+    def condition(self) -> Condition:
+        """What a fresh model of the scenario would have to be told to stand where this one does."""
+        return Condition(
+            trainable=frozenset(n for p, n in self.names.items() if p.requires_grad),
+            dtypes={n: t.dtype for n, t in (*self.model.named_parameters(), *self.model.named_buffers())},
+            added=tuple(
+                (tuple(self.names[p] for p in g["params"]), {k: v for k, v in g.items() if k != "params"})
+                for g in self.groups[max(len(self.scenario.groups), 1) :]
+            ),
+        )
+
+    def assume(self, condition: Condition) -> None:
+        """Be frozen, cast and grouped as ``condition`` says, as a recipe that resumes would be."""
+        named = {n: p for p, n in self.names.items()}
+        for name, tensor in (*named.items(), *self.model.named_buffers()):
+            tensor.data = tensor.data.to(condition.dtypes[name])
+        for name, parameter in named.items():
+            parameter.requires_grad_(name in condition.trainable)
+        self.groups.extend({"params": [named[n] for n in names], **options} for names, options in condition.added)
 
     def optimizer_kwargs(self) -> dict[str, Any]:
         """The optimizer's keyword arguments, with a new tensor for lr where the scenario wants one."""

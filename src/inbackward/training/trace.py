@@ -16,6 +16,7 @@ class Record:
     """One iteration, as it stood after ``zero_grad()`` and before the schedule's ``step()``.
 
     Attributes:
+        by_candidate: the implementation under test trained this iteration (a resume may change sides).
         loss: the unscaled loss, a scalar; ``None`` before the first iteration.
         parameters: parameter name to value.
         buffers: buffer name to value.
@@ -33,6 +34,7 @@ class Record:
         disturbed: what must stay as it is and did not: a copy's original, a snapshot.
     """
 
+    by_candidate: bool = False
     loss: Tensor | None
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
