@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.faults.faults_of_loop import RaisesKeyError, RefusesWithoutAWord
+from tests.faults.faults_of_calls import RaisesKeyError, RefusesWithoutAWord
 from tests.shapes.mine import Mine
 from torch import Tensor
 
