@@ -70,9 +70,7 @@ class RaisesAnother(Mine):
 def test_to_train_on_where_the_reference_raises_is_not_equivalent() -> None:
     outcome = judged(TakesAnyLr, IMPOSSIBLE)
     assert outcome.verdict is Verdict.NOT_EQUIVALENT
-    assert outcome.message.startswith(
-        "the reference raises ValueError: Invalid learning rate: -1.0; the "
-    )
+    assert outcome.message.startswith("the reference raises ValueError: Invalid learning rate: -1.0; the ")
     assert outcome.divergence is not None
     assert outcome.divergence.quantity == "exception"
 
