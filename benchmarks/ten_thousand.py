@@ -24,8 +24,7 @@ from torch import Tensor
 from inbackward import Implementation, OptimizerInBackward, Scenario
 from inbackward.judging import judge
 from inbackward.optimizer.one_at_a_time import OneAtATime
-from inbackward.requirements import CATALOGUE, default_arms
-from inbackward.requirements.catalogue import checkable
+from inbackward.requirements import checkable, default_arms
 from inbackward.scenario import EVENTS, without
 from inbackward.scenario.generator import generate
 from inbackward.training import as_implementation
@@ -122,8 +121,7 @@ def drawn(start: int, count: int) -> Iterator[Scenario]:
     """The scenarios ``start`` … of the draw."""
     arms, ids = default_arms(), turns()
     for index in range(start, start + count):
-        id = ids[index % len(ids)]
-        yield generate(SEED, id, index, arms).with_(may_refuse=CATALOGUE[id].may_refuse)
+        yield generate(SEED, ids[index % len(ids)], index, arms)
 
 
 def shares(scenarios: Sequence[Scenario]) -> dict[str, float]:

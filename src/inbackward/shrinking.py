@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
@@ -80,15 +80,17 @@ def _kind(outcome: Outcome) -> tuple[str, ...]:
 
 def _met_by_plain(tested: Suite, scenario: Scenario) -> Callable[[Scenario], bool]:
     """Whether a plain optimizer holds in a scenario; where it does not even in the first one, none is asked."""
-    plain = Suite(
-        Implementation(build=_plain, close=lambda handle, model: None, optimizers=tested.implementation.optimizers),
-        device=tested.device.type,
-    )
+    plain = Suite(plain_optimizer(tested.implementation.optimizers), device=tested.device.type)
 
     def met(simpler: Scenario) -> bool:
         return plain.judge(simpler.with_(expect=())).verdict.holds  # it may keep gradients
 
     return met if met(scenario) else lambda simpler: True
+
+
+def plain_optimizer(optimizers: Sequence[Any] | None) -> Implementation:
+    """The reference as an implementation: a plain optimizer, stepped when the loop calls ``step()``."""
+    return Implementation(build=_plain, close=lambda handle, model: None, optimizers=optimizers, name="plain")
 
 
 def _plain(model: nn.Module, groups: ParameterGroups, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:

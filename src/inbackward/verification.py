@@ -189,8 +189,7 @@ class Suite:
         arms = _table_arms() if of_torch else self.arms
         count = PROFILES[self.profile]
         for index in range(count // 10 if requirement.id in COSTLY else count):
-            scenario = generate(self.seed, requirement.id, index, arms)
-            yield scenario.with_(may_refuse=requirement.may_refuse)
+            yield generate(self.seed, requirement.id, index, arms)
 
     def run(self, id: str) -> Result:
         """Judge every scenario of the requirement ``id``.

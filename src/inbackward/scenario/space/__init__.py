@@ -12,7 +12,7 @@ from inbackward.scenario.events import Freeze, Recreate, Resume, Unfreeze
 from inbackward.scenario.scenario import Scenario
 from inbackward.scenario.space import fields, happenings, schedules  # noqa: F401  (fill FEATURES)
 from inbackward.scenario.space.draft import FEATURES, Arm, Draft
-from inbackward.scenario.space.rules import COMPANIONS, NEEDS, allowed
+from inbackward.scenario.space.rules import COMPANIONS, MAY_REFUSE, NEEDS, allowed
 
 __all__ = ["Arm", "draw", "drawable"]
 
@@ -37,6 +37,7 @@ def draw(choices: Choices, id: str, arm: Arm) -> Scenario:
         if name in features:
             feature.put(draft)
     _freeze_again(draft)
+    draft.fields["may_refuse"] = id in MAY_REFUSE
     return draft.scenario()
 
 

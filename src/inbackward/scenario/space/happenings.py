@@ -120,8 +120,13 @@ def unused(d: Draft) -> None:
 
 @feature("observer", share=0.15)
 def observer(d: Draft) -> None:
-    """The dictionary for torch.distributed.checkpoint is read in this row only: it takes as long as an iteration."""
-    readings = ("state", "groups", "state-dict") + (("dcp",) if d.id == "observer" else ())
+    """The dictionary for torch.distributed.checkpoint is read in this row only: it takes as long as an iteration.
+
+    Nor where a backward is interrupted: state that was made for reading stands there until the first update.
+    """
+    readings: tuple[str, ...] = ("state", "groups", "state-dict")
+    if d.id == "observer" and not d.has("interrupted-backward"):
+        readings += ("dcp",)
     for i in sorted({d.when() for _ in range(2)}):
         what = tuple(reading for reading in readings if d.choices.chance(0.5))
         d.add(Observe(at=i, what=what or readings[-1:]))

@@ -42,8 +42,9 @@ ONLY_WITH: Mapping[str, frozenset[str]] = {
     "sparse-gradient": frozenset({"accumulation", "lr-schedule", "unused", "rng", "extra-step-calls", "zero-size"}),
 }
 
+# Refused where it is asked for, in an iteration; those in LOOP are refused in the first, and these at construction.
 _ASKED_FOR = ("closure", "two-backwards", "foreign-backward", "deepcopy", "mismatched-checkpoint", "gradient-access")
-_MAY_REFUSE = (*_ASKED_FOR, *LOOP)
+MAY_REFUSE = (*_ASKED_FOR, *LOOP, "duplicate-params", "sparse-gradient", "compiled-model", "two-optimizers")
 _CONFLICTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "convolution": (
         ("zero-size", "stale-read", "checkpointed-activations", "accumulation", "foreign-backward"),
@@ -56,7 +57,7 @@ _CONFLICTS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "that autograd does not notice in time that a weight has changed before a second backward",
     ),
     "cast-or-move": (
-        ("resume", *_MAY_REFUSE),
+        ("resume", *MAY_REFUSE),
         "a new model has the scenario's dtype; and a refusal is held against numbers as they were before the cast",
     ),
     "re-created": (_ASKED_FOR, "a refusal is held against the state as it was before the new optimizer"),
@@ -77,10 +78,15 @@ _CONFLICTS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "checkpoint, and which a step before the group has trained would use",
     ),
     "interrupted-backward": (
-        ("frozen", "freeze-later", "unfreeze-later", "non-finite", "gradient-hooks", "stale-read", *_MAY_REFUSE),
+        ("frozen", "freeze-later", "unfreeze-later", "non-finite", "gradient-hooks", "stale-read", *MAY_REFUSE),
         "the parameter that interrupts must have a gradient, and the reference is never interrupted: its hooks see all",
     ),
     "non-finite": (("closure", "two-backwards"), "one spoiled backward an iteration"),
+    "two-backwards": (
+        ("frozen", "freeze-later", "unfreeze-later"),
+        "where the last layers are frozen, others are stepped twice before autograd notices that one has changed",
+    ),
+    "model-only": (("cast-or-move",), "the new model has the scenario's dtype again"),
     "observer": (("step-hooks",), "reading the dictionary for torch.distributed.checkpoint may take a step"),
     "deepcopy": (("gradient-hooks",), "a copy of a parameter has no hooks, and one of a later new model has"),
     "gradient-access": (("unused",), "autograd.grad raises for parameters that took no part"),
