@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from inbackward.attribution import judge_for_requirement
 from inbackward.judging import Divergence, Outcome, Verdict, control, judge, worst
 from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
 from inbackward.requirements.arms import is_default, make_arm
@@ -206,7 +207,7 @@ class Suite:
         declared = self.implementation.unsupported.get(id, "")
         outcomes = []
         for scenario in self.scenarios(requirement):
-            outcomes.append(self.judge(scenario))
+            outcomes.append(judge_for_requirement(self.judge, scenario))
             if declared and outcomes[-1].verdict.fails:
                 break  # the declaration is not stale, and that is all there was to find out
         return Result(

@@ -40,6 +40,14 @@ def without(scenario: Scenario, requirement: str) -> Scenario:
     return strip(scenario) if strip else scenario
 
 
+def alone(scenario: Scenario, own: frozenset[str]) -> Scenario:
+    """``scenario`` with the features of every requirement left out but those of ``own``."""
+    for requirement in _STRIP:
+        if requirement not in own:
+            scenario = without(scenario, requirement)
+    return scenario
+
+
 def _drop(wrong: Callable[[Event], bool]) -> Callable[[Scenario], Scenario]:
     return lambda s: s.with_(events=tuple(e for e in s.events if not wrong(e)))
 
@@ -58,6 +66,10 @@ def _one_group(s: Scenario) -> Scenario:
 def _plain_lr(s: Scenario) -> Scenario:
     events = tuple(replace(e, in_place=False) if isinstance(e, Edit) else e for e in s.events)
     return s.with_(optimizer=replace(s.optimizer, tensor_lr=False), events=events)
+
+
+def _not_expecting(name: str) -> Callable[[Scenario], Scenario]:
+    return lambda s: s.with_(expect=tuple(e for e in s.expect if e != name))
 
 
 def _constant_lr(s: Scenario) -> Scenario:
@@ -97,6 +109,10 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "resume-fresh-process": _drop(lambda e: isinstance(e, Resume) and e.route == "process"),
     "interrupted-backward": _drop(lambda e: isinstance(e, Interrupt)),
     "two-optimizers": lambda s: s.with_(split=""),
+    "gradient-freed": _not_expecting("gradients-freed"),
+    "gradient-peak": _not_expecting("gradient-peak"),
+    "no-leak": _not_expecting("no-leak"),
+    "weights-only-load": _not_expecting("weights-only"),
     "gradient-hooks": lambda s: s.with_(hooks=()),
     "foreign-backward": _drop(lambda e: isinstance(e, ForeignBackward)),
     "checkpointed-activations": lambda s: s.with_(model=replace(s.model, checkpointing="")),
