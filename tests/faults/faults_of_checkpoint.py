@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.faults.fault import Fault
-from tests.faults.faults_of_numbers import Frozen
+from tests.faults.faults_of_hyperparameters import Frozen
 from tests.shapes.mine import AtStep, Mine
 from torch import nn
 

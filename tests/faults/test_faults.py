@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from tests.faults import faults_of_checkpoint, faults_of_loop, faults_of_memory, faults_of_numbers, faults_of_parameters
+from tests.faults import (
+    faults_of_calls,
+    faults_of_checkpoint,
+    faults_of_hyperparameters,
+    faults_of_loop,
+    faults_of_memory,
+    faults_of_numbers,
+    faults_of_parameters,
+)
 from tests.faults.fault import Fault, assert_caught, scenario_of
 from tests.shapes.mine import AtStep, Mine
 
@@ -11,7 +19,15 @@ from inbackward import Implementation
 from inbackward.requirements import checkable
 from inbackward.verification import Suite
 
-FAMILIES = (faults_of_numbers, faults_of_parameters, faults_of_loop, faults_of_memory, faults_of_checkpoint)
+FAMILIES = (
+    faults_of_numbers,
+    faults_of_hyperparameters,
+    faults_of_parameters,
+    faults_of_calls,
+    faults_of_loop,
+    faults_of_memory,
+    faults_of_checkpoint,
+)
 FAULTS = [fault for family in FAMILIES for fault in family.FAULTS]
 
 RIGHT = {cls.__name__: Suite(Implementation.drop_in(cls)) for cls in (Mine, AtStep)}

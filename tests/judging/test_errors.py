@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.faults.faults_of_loop import RaisesKeyError, RefusesWithoutAWord
+from tests.faults.faults_of_calls import RaisesKeyError, RefusesWithoutAWord
 from tests.shapes.mine import Mine
 from torch import Tensor
 
@@ -70,9 +70,7 @@ class RaisesAnother(Mine):
 def test_to_train_on_where_the_reference_raises_is_not_equivalent() -> None:
     outcome = judged(TakesAnyLr, IMPOSSIBLE)
     assert outcome.verdict is Verdict.NOT_EQUIVALENT
-    assert outcome.message.startswith(
-        "the reference raises ValueError: Invalid learning rate: -1.0; the "
-    )
+    assert outcome.message.startswith("the reference raises ValueError: Invalid learning rate: -1.0; the ")
     assert outcome.divergence is not None
     assert outcome.divergence.quantity == "exception"
 

@@ -93,17 +93,19 @@ class OffInBfloat16(Mine):
 
 def test_what_was_compared_without_power_decides_its_requirement() -> None:
     """Right in every bit in all other dtypes, and off by what bf16 cannot show: not run, never equivalent."""
-
     suite = Suite(Implementation.drop_in(OffInBfloat16))
-    mixed = ModelConfig(layers=1, mixed=(("*norm*", "float32"),))
-    scenarios = {
-        "float64": (Scenario(model=SMALL, dtype="float64"), "equivalent", ""),
-        "bf16": (Scenario(model=SMALL, dtype="bfloat16"), "not-run", "no power: rounding alone moves every parameter"),
-        # the norms have power, and tell nothing of the matrices
-        "mixed": (Scenario(model=mixed, dtype="bfloat16"), "not-run", "no power: rounding alone moves every bfloat16"),
-    }
+    norms_in_float32 = ModelConfig(layers=1, mixed=(("*norm*", "float32"),))  # have power, and none for the matrices
+    expected = [
+        (Scenario(model=SMALL, dtype="float64"), "equivalent", ""),
+        (Scenario(model=SMALL, dtype="bfloat16"), "not-run", "no power: rounding alone moves every parameter"),
+        (
+            Scenario(model=norms_in_float32, dtype="bfloat16"),
+            "not-run",
+            "no power: rounding alone moves every bfloat16",
+        ),
+    ]
     outcomes = []
-    for scenario, verdict, message in scenarios.values():
+    for scenario, verdict, message in expected:
         outcomes.append(suite.judge(scenario))
         assert outcomes[-1].verdict.value == verdict
         assert outcomes[-1].message.startswith(message)

@@ -75,7 +75,7 @@ def deepcopy(d: Draft) -> None:
     d.add(Copy(at=d.when(), how=d.choices.one_of(("deepcopy", "pickle", "model"))))
 
 
-@feature("cast-or-move", share=0.12)
+@feature("cast-or-move", share=0.16)
 def cast_or_move(d: Draft) -> None:
     """Adam and its kin raise where their state has another dtype, so they are mostly cast before they have any."""
     at = d.when()
@@ -158,7 +158,7 @@ def non_finite(d: Draft) -> None:
     d.add(NonFinite(at=d.when(d.iterations - 2), value=value, match=match))
 
 
-@feature("interrupted-backward", share=0.14)
+@feature("interrupted-backward", share=0.22)
 def interrupted_backward(d: Draft) -> None:
     """In an iteration with no other optimizer or dtype: what was updated by then is read off the one before."""
     taken = {e.at for e in d.events if isinstance(e, (Recreate, Cast))}
