@@ -37,10 +37,13 @@ def _moved(candidate: Trace, reference: Trace) -> Divergence | None:
 
 
 def _gradients_freed(candidate: Trace, reference: Trace) -> Divergence | None:
-    """When ``backward()`` returns no gradient exists."""
+    """When ``backward()`` returns no gradient exists, and every update has been made."""
     for iteration, record in enumerate(candidate.records):
         for name in sorted(record.gradients_after_backward):
             detail = f"is alive when backward() returns, one of {len(record.gradients_after_backward)}"
+            return Divergence(iteration=iteration, quantity="gradient", name=name, detail=detail)
+        for name in sorted(record.updated_late):  # its gradient lived on under another name
+            detail = f"was updated after backward() had returned, one of {len(record.updated_late)}"
             return Divergence(iteration=iteration, quantity="gradient", name=name, detail=detail)
     return None
 

@@ -68,6 +68,10 @@ def _plain_lr(s: Scenario) -> Scenario:
     return s.with_(optimizer=replace(s.optimizer, tensor_lr=False), events=events)
 
 
+def _no_resume(s: Scenario) -> Scenario:
+    return s.with_(events=tuple(e for e in s.events if not isinstance(e, Resume)))
+
+
 def _not_expecting(name: str) -> Callable[[Scenario], Scenario]:
     return lambda s: s.with_(expect=tuple(e for e in s.expect if e != name))
 
@@ -88,7 +92,7 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "unused": _drop(lambda e: isinstance(e, SkipBranch)),
     "extra-step-calls": _drop(lambda e: isinstance(e, ExtraCalls)),
     "closure": _drop(lambda e: isinstance(e, StepClosure)),
-    "resume": _drop(lambda e: isinstance(e, Resume)),
+    "resume": _no_resume,
     "resume-from-plain": _drop(lambda e: isinstance(e, Resume) and e.saved_by == "plain"),
     "resume-into-plain": _drop(lambda e: isinstance(e, Resume) and e.loaded_by == "plain"),
     "observer": _drop(lambda e: isinstance(e, Observe)),
@@ -113,7 +117,8 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "gradient-freed": _not_expecting("gradients-freed"),
     "gradient-peak": _not_expecting("gradient-peak"),
     "no-leak": _not_expecting("no-leak"),
-    "weights-only-load": _not_expecting("weights-only"),
+    "weights-only-load": lambda s: _no_resume(_not_expecting("weights-only")(s)) if "weights-only" in s.expect else s,
+    "resume-schedule": lambda s: _no_resume(s) if s.schedule is not None else s,
     "gradient-hooks": lambda s: s.with_(hooks=()),
     "foreign-backward": _drop(lambda e: isinstance(e, ForeignBackward)),
     "checkpointed-activations": lambda s: s.with_(model=replace(s.model, checkpointing="")),
