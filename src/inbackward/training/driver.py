@@ -181,7 +181,7 @@ class Driver(ABC):
         kept = {n: p.detach().clone() for n, p in model.named_parameters()}
 
         def changed() -> bool:
-            return any(not torch.equal(p.detach(), kept[n]) for n, p in model.named_parameters())
+            return any(not _same_bytes(p, kept[n]) for n, p in model.named_parameters())
 
         self.bystanders.append((label, changed))
 
@@ -269,7 +269,7 @@ class Driver(ABC):
         return {self.setting.names[p]: p.grad.detach().clone() for p in chosen if p.grad is not None}
 
     def _changed_since(self, kept: dict[str, Tensor]) -> frozenset[str]:
-        return frozenset(n for p, n in self.setting.names.items() if n in kept and not torch.equal(p.detach(), kept[n]))
+        return frozenset(n for p, n in self.setting.names.items() if n in kept and not _same_bytes(p, kept[n]))
 
     def _is_optimizer(self) -> bool:
         return isinstance(self.handle, Optimizer)
@@ -301,6 +301,11 @@ class Driver(ABC):
         if not self.setting.scenario.step_hooks:
             return {}
         return {f"{which} step hooks fired": torch.tensor(self._hook_calls[which]) for which in HOOKS}
+
+
+def _same_bytes(a: Tensor, b: Tensor) -> bool:
+    """NaN included, which is not equal to itself."""
+    return torch.equal(a.detach().reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
 def _other_generators() -> str:
