@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from inbackward.attribution import judge_for_requirement
 from inbackward.judging import Divergence, Outcome, Verdict, control, judge, worst
 from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
 from inbackward.requirements.arms import is_default, make_arm
@@ -173,9 +174,12 @@ class Suite:
         seen: set[str] = set()
         left_out = [id for id in self.implementation.unsupported if id != requirement.id]
         fixed = (scenario.with_(seed=self.seed * 100_000) for scenario in requirement.scenarios(self.arms))
-        for scenario in chain(fixed, self._generated(requirement)):
+        for whole in chain(fixed, self._generated(requirement)):
+            scenario = whole
             for id in left_out:
                 scenario = without(scenario, id)
+            if _owned(whole, requirement.id) and not _owned(scenario, requirement.id):
+                continue  # nothing of the requirement is left in it
             if self.model and scenario.model in (ModelConfig(), ModelConfig(layers=1)):
                 scenario = scenario.with_(model=self.model)
             if scenario.digest not in seen:
@@ -205,7 +209,7 @@ class Suite:
         declared = self.implementation.unsupported.get(id, "")
         outcomes = []
         for scenario in self.scenarios(requirement):
-            outcomes.append(self.judge(scenario))
+            outcomes.append(judge_for_requirement(self.judge, scenario))
             if declared and outcomes[-1].verdict.fails:
                 break  # the declaration is not stale, and that is all there was to find out
         return Result(
@@ -228,6 +232,10 @@ class Suite:
         if dtype not in self._control:
             self._control[dtype] = control(dtype, self.device)
         return self._control[dtype]
+
+
+def _owned(scenario: Scenario, id: str) -> bool:
+    return without(scenario, id).digest != scenario.digest
 
 
 def _table_arms() -> tuple[Arm, ...]:

@@ -170,6 +170,9 @@ def _compare_facts(result: Comparison, iteration: int, mine: Record, theirs: Rec
     for name in sorted(mine.disturbed - theirs.disturbed):
         detail = "was changed by the training, unlike in the reference"
         result.mismatches.append(Mismatch(iteration=iteration, quantity="bystander", name=name, detail=detail))
+    if mine.other_rng != theirs.other_rng:
+        detail = "random or numpy.random was drawn from differently"
+        result.mismatches.append(Mismatch(iteration=iteration, quantity="rng", name="python", detail=detail))
     if mine.rng is not None and theirs.rng is not None and not same_bits(mine.rng, theirs.rng):
         detail = "the global generator was drawn from differently"
         result.mismatches.append(Mismatch(iteration=iteration, quantity="rng", name="torch", detail=detail))

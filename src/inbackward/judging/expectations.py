@@ -37,10 +37,15 @@ def _moved(candidate: Trace, reference: Trace) -> Divergence | None:
 
 
 def _gradients_freed(candidate: Trace, reference: Trace) -> Divergence | None:
-    """When ``backward()`` returns no gradient exists."""
+    """When ``backward()`` returns no gradient exists, and every update has been made."""
     for iteration, record in enumerate(candidate.records):
+        if not record.by_candidate:
+            continue  # a resume handed over to the plain optimizer
         for name in sorted(record.gradients_after_backward):
             detail = f"is alive when backward() returns, one of {len(record.gradients_after_backward)}"
+            return Divergence(iteration=iteration, quantity="gradient", name=name, detail=detail)
+        for name in sorted(record.updated_late):  # its gradient lived on under another name
+            detail = f"was updated after backward() had returned, one of {len(record.updated_late)}"
             return Divergence(iteration=iteration, quantity="gradient", name=name, detail=detail)
     return None
 
@@ -58,7 +63,7 @@ def _gradient_peak(candidate: Trace, reference: Trace) -> Divergence | None:
     """At no moment do more bytes of gradients live than twice the largest gradient has."""
     largest = max(reference.initial.parameters[n].nbytes for n in reference.trainable)
     for iteration, record in enumerate(candidate.records):
-        peak = record.gradient_peak or 0
+        peak = (record.gradient_peak or 0) if record.by_candidate else 0
         if peak > PEAK_FACTOR * largest:
             detail = f"{peak} bytes of gradients alive at once; at most {PEAK_FACTOR} x {largest} are allowed"
             return Divergence(iteration=iteration, quantity="gradient", name="peak", detail=detail)

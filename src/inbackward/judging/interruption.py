@@ -24,14 +24,14 @@ class UpdatedBefore(Intervention):
                     parameter.grad = None
 
 
-def interrupted(scenario: Scenario, candidate: Trace) -> UpdatedBefore | None:
-    """What the reference must leave out, read off the candidate's trace; ``None`` where nothing is interrupted."""
+def interrupted(scenario: Scenario, candidate: Trace) -> list[UpdatedBefore]:
+    """What the reference must leave out, read off the candidate's trace; empty where nothing is interrupted."""
     updated = {}
     for iteration, record in enumerate(candidate.records):
         if scenario.at(iteration, Interrupt):
             before = candidate.records[iteration - 1] if iteration else candidate.initial
             updated[iteration] = frozenset(n for n in record.parameters if _updated(n, before, record))
-    return UpdatedBefore(updated) if updated else None
+    return [UpdatedBefore(updated)] if updated else []
 
 
 def _updated(name: str, before: Record, after: Record) -> bool:

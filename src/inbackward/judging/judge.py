@@ -5,9 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from inbackward.training import (
     Implementation,
     Intervention,
     NotRun,
+    Together,
     Trace,
     find_leak,
     optimizer_class,
@@ -31,6 +31,7 @@ from inbackward.training import (
     train_reference,
 )
 
+QUOTED = 400  # characters of an exception: a KeyError may hold a tensor
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
 
 
@@ -49,8 +50,13 @@ def judge(implementation: Implementation, scenario: Scenario, device: torch.devi
 
 def _judge(implementation: Implementation, scenario: Scenario, device: torch.device) -> Outcome:
     candidate = train_in_backward(implementation, scenario, device)
-    partial_update = interrupted(scenario, candidate)
-    reference = train_reference(scenario, device, implementation, intervention=partial_update)
+    left_out = interrupted(scenario, candidate)
+
+    def run(*more: Intervention, flavour: dict[str, Any] | None = None) -> Trace:
+        """The reference, always with what an interrupted backward left out."""
+        return train_reference(scenario, device, implementation, flavour, Together(*left_out, *more))
+
+    reference = run()
     if candidate.error is not None or reference.error is not None:
         return _judge_errors(implementation, scenario, device, candidate, reference)
 
@@ -67,10 +73,10 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
         return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw)) if flaw else outcome
     if not flaw:
         for name, flavour in _other_flavours(scenario, implementation):
-            other = train_reference(scenario, device, implementation, flavour)
+            other = run(flavour=flavour)
             if other.error is None and not compare(candidate, other).mismatches:
                 return replace(outcome, flavour=name)
-    return _judge_noise(outcome, implementation, device, comparison, reference, flaw)
+    return _judge_noise(outcome, implementation, device, comparison, Floor(reference, _disturbed(run)), flaw, run)
 
 
 def _leak(implementation: Implementation, scenario: Scenario, device: torch.device) -> Divergence | None:
@@ -83,13 +89,12 @@ def _judge_noise(
     implementation: Implementation,
     device: torch.device,
     comparison: Comparison,
-    reference: Trace,
+    floor: Floor,
     flaw: Divergence | None,
+    run: Callable[[Intervention], Trace],
 ) -> Outcome:
     """Not bitwise: is it rounding, and would a mistake have shown?"""
     scenario = outcome.scenario
-    rerun = partial(_reference_again, scenario, device, implementation)
-    floor = Floor(reference, [rerun(Rounding(seed)) for seed in range(RUNS)])
     ratios = {id(m): floor.ratio(m) for m in comparison.mismatches}
     beyond = [m for m in comparison.mismatches if not ratios[id(m)] <= LIMIT]
     outcome = replace(outcome, uninformative=len(floor.uninformative()))
@@ -106,19 +111,18 @@ def _judge_noise(
     if flaw:
         return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw))
     outcome = replace(outcome, noise_ratio=max(ratios.values()))
-    powerless = missing_power(scenario, floor, rerun) or _twin(implementation, scenario, device)
+    powerless = missing_power(scenario, floor, run) or _twin(implementation, scenario, device)
     if powerless:
         return replace(outcome, verdict=Verdict.NOT_RUN, message=f"no power: {powerless}")
     return replace(outcome, verdict=Verdict.WITHIN_NOISE)
 
 
-def _reference_again(
-    scenario: Scenario, device: torch.device, implementation: Implementation, intervention: Intervention
-) -> Trace:
-    trace = train_reference(scenario, device, implementation, intervention=intervention)
-    if trace.error is not None:
-        raise NotRun(f"the reference failed under a disturbance of one rounding: {trace.error}")
-    return trace
+def _disturbed(run: Callable[[Intervention], Trace]) -> list[Trace]:
+    traces = [run(Rounding(seed)) for seed in range(RUNS)]
+    for trace in traces:
+        if trace.error is not None:
+            raise NotRun(f"the reference failed under a disturbance of one rounding: {trace.error}")
+    return traces
 
 
 def _twin(implementation: Implementation, scenario: Scenario, device: torch.device) -> str:
@@ -204,7 +208,7 @@ def _quote(error: BaseException | None) -> str:
     if error is None:
         return ""
     text = re.sub(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m", "", " ".join(str(error).split()))
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {text if len(text) <= QUOTED else text[:QUOTED] + ' ...'}"
 
 
 def _other_flavours(scenario: Scenario, implementation: Implementation) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -41,7 +41,9 @@ def plain(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
         for name, model in MODELS.items():
             yield arm.run(name, model=model, expect=("moved",))
-        yield arm.run("long", model=ONE_LAYER, iterations=10, expect=("moved",))
+        yield arm.run("long", model=ONE_LAYER, iterations=20, expect=("moved",))
+        large = ModelConfig(layers=1, dim=128, hidden=512, vocabulary=1024)
+        yield arm.run("large-matrices", model=large, iterations=2, expect=("moved",))
         yield arm.run("large-batch", model=ONE_LAYER, data=DataConfig(batch=8, length=32), expect=("moved",))
         yield arm.run("synthetic-data", model=ONE_LAYER, data=DataConfig(source="synthetic"), expect=("moved",))
 
@@ -172,7 +174,7 @@ def dtype(arms: Arms) -> Iterator[Scenario]:
     mixed = ModelConfig(layers=1, mixed=(("*norm*", "float32"),))
     for arm in arms:
         for name in ("bfloat16", "float16", "float64"):
-            yield arm.run(name, model=ONE_LAYER, dtype=name)
+            yield arm.run(name, model=ONE_LAYER, dtype=name, expect=("moved",))
             yield arm.run(f"{name}-step", model=ONE_LAYER, dtype=name, schedule=step_lr())
         yield arm.run("bfloat16-convolution", model=MODELS["convolution"], dtype="bfloat16")
         yield arm.run("float64-convolution", model=MODELS["convolution"], dtype="float64")

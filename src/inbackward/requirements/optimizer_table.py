@@ -37,7 +37,8 @@ class Entry:
         runs = {"plain": {}, **self.flags, **{kernel: {kernel: True} for kernel in self.kernels}}
         for name, kwargs in runs.items():
             arm = make_arm(self.cls.lower(), cls, {**self.base, **kwargs})
-            yield arm.run(name, model=self.model, iterations=3, groups=self.groups, frozen=self.frozen)
+            iterations = 6 if name == "plain" else 3
+            yield arm.run(name, model=self.model, iterations=iterations, groups=self.groups, frozen=self.frozen)
 
 
 DECAY = {"decay": {"weight_decay": 0.1}}

@@ -34,7 +34,7 @@ from inbackward.scenario.events import (
     StepClosure,
     Unfreeze,
 )
-from inbackward.scenario.features import without
+from inbackward.scenario.features import alone, without
 from inbackward.scenario.scenario import EXPECTATIONS, SCHEMA, Scenario
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "Snapshot",
     "StepClosure",
     "Unfreeze",
+    "alone",
     "class_path",
     "without",
 ]

@@ -40,6 +40,14 @@ def without(scenario: Scenario, requirement: str) -> Scenario:
     return strip(scenario) if strip else scenario
 
 
+def alone(scenario: Scenario, own: frozenset[str]) -> Scenario:
+    """``scenario`` with the features of every requirement left out but those of ``own``."""
+    for requirement in _STRIP:
+        if requirement not in own:
+            scenario = without(scenario, requirement)
+    return scenario
+
+
 def _drop(wrong: Callable[[Event], bool]) -> Callable[[Scenario], Scenario]:
     return lambda s: s.with_(events=tuple(e for e in s.events if not wrong(e)))
 
@@ -60,6 +68,20 @@ def _plain_lr(s: Scenario) -> Scenario:
     return s.with_(optimizer=replace(s.optimizer, tensor_lr=False), events=events)
 
 
+def _one_backward(s: Scenario) -> Scenario:
+    """Two graphs with no step between are micro-batches; they are this requirement's where it asks for them."""
+    once = _drop(lambda e: isinstance(e, SecondBackward))(s)
+    return once.with_(micro_batches=(1,)) if s.requirement == "two-backwards" else once
+
+
+def _no_resume(s: Scenario) -> Scenario:
+    return s.with_(events=tuple(e for e in s.events if not isinstance(e, Resume)))
+
+
+def _not_expecting(name: str) -> Callable[[Scenario], Scenario]:
+    return lambda s: s.with_(expect=tuple(e for e in s.expect if e != name))
+
+
 def _constant_lr(s: Scenario) -> Scenario:
     return _drop(lambda e: isinstance(e, Edit) and e.name == "lr")(s.with_(schedule=None))
 
@@ -76,7 +98,7 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "unused": _drop(lambda e: isinstance(e, SkipBranch)),
     "extra-step-calls": _drop(lambda e: isinstance(e, ExtraCalls)),
     "closure": _drop(lambda e: isinstance(e, StepClosure)),
-    "resume": _drop(lambda e: isinstance(e, Resume)),
+    "resume": _no_resume,
     "resume-from-plain": _drop(lambda e: isinstance(e, Resume) and e.saved_by == "plain"),
     "resume-into-plain": _drop(lambda e: isinstance(e, Resume) and e.loaded_by == "plain"),
     "observer": _drop(lambda e: isinstance(e, Observe)),
@@ -92,12 +114,17 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "accumulation": lambda s: s.with_(micro_batches=(1,)),
     "global-clip": lambda s: s.with_(clip=None),
     "grad-scaler": lambda s: s.with_(scaler=None),
-    "two-backwards": _drop(lambda e: isinstance(e, SecondBackward)),
+    "two-backwards": _one_backward,
     "gradient-access": _drop(lambda e: isinstance(e, AccessGradient)),
     "stale-read": lambda s: s.with_(model=replace(s.model, late_read=False)),
     "resume-fresh-process": _drop(lambda e: isinstance(e, Resume) and e.route == "process"),
     "interrupted-backward": _drop(lambda e: isinstance(e, Interrupt)),
     "two-optimizers": lambda s: s.with_(split=""),
+    "gradient-freed": _not_expecting("gradients-freed"),
+    "gradient-peak": _not_expecting("gradient-peak"),
+    "no-leak": _not_expecting("no-leak"),
+    "weights-only-load": lambda s: _no_resume(_not_expecting("weights-only")(s)) if "weights-only" in s.expect else s,
+    "resume-schedule": lambda s: _no_resume(s) if s.schedule is not None else s,
     "gradient-hooks": lambda s: s.with_(hooks=()),
     "foreign-backward": _drop(lambda e: isinstance(e, ForeignBackward)),
     "checkpointed-activations": lambda s: s.with_(model=replace(s.model, checkpointing="")),

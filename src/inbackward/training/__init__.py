@@ -2,7 +2,7 @@
 
 from inbackward.training.implementation import Implementation, Moment, as_implementation
 from inbackward.training.in_backward import train_in_backward
-from inbackward.training.intervention import Intervention
+from inbackward.training.intervention import Intervention, Together
 from inbackward.training.leaks import find_leak
 from inbackward.training.reference import train_reference, train_unwatched
 from inbackward.training.setting import NotRun, optimizer_class
@@ -15,6 +15,7 @@ __all__ = [
     "NotRun",
     "Record",
     "SavedState",
+    "Together",
     "Trace",
     "as_implementation",
     "find_leak",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import random
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,8 +43,13 @@ from inbackward.training.trace import Record, SavedState, Trace
 
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
-    """Seed the global generator for one run and leave it, and the warning filters, as found."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    """Seed the global generators for one run and leave them, and the warning filters, as found."""
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), ExitStack() as stack:
+        stack.callback(random.setstate, python)
+        stack.callback(np.random.set_state, numpy)
+        random.seed(seed)
+        np.random.seed(seed)
         warnings.simplefilter("ignore")
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

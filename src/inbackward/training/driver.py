@@ -5,12 +5,15 @@ What is the same for both sides stands here once; the training itself is in ``re
 
 from __future__ import annotations
 
+import random
+import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -45,6 +48,7 @@ class Driver(ABC):
         self._gradients_after_backward: frozenset[str] = frozenset()
         self._moved_early: frozenset[str] = frozenset()
         self._read: dict[str, Tensor] = {}
+        self._when_returned: dict[str, Tensor] = {}
         self._hook_calls: Counter[str] = Counter()
         self._open = ExitStack()
 
@@ -139,9 +143,11 @@ class Driver(ABC):
             with self._spoiled_gradients(iteration if last else -1), suppress(Interruption):
                 backward(loss, last)
             if not last:
-                early |= {n for p, n in self.setting.names.items() if not torch.equal(p.detach(), start[n])}
+                early |= self._changed_since(start)
         self._gradients_after_backward = self.existing_gradients()
         self._read = self._gradients_read(iteration)
+        watched = "gradients-freed" in self.setting.scenario.expect
+        self._when_returned = {n: p.detach().clone() for p, n in self.setting.names.items()} if watched else {}
         self._moved_early = frozenset(early)
         return losses[0] if count == 1 else torch.stack(losses).mean()
 
@@ -159,8 +165,10 @@ class Driver(ABC):
             unread=unread,
             hyperparameters=self.hyperparameters(),
             gradients_after_backward=self._gradients_after_backward,
+            updated_late=self._changed_since(self._when_returned),
             gradients_after_zero=self.existing_gradients(),
             rng=torch.get_rng_state(),
+            other_rng=_other_generators(),
             read=self._read,
             gradient_peak=setting.watch.peak if setting.watch else None,
             observed={**seen, **self.observed, **self._scaler_state(), **self._step_hooks()},
@@ -173,7 +181,7 @@ class Driver(ABC):
         kept = {n: p.detach().clone() for n, p in model.named_parameters()}
 
         def changed() -> bool:
-            return any(not torch.equal(p.detach(), kept[n]) for n, p in model.named_parameters())
+            return any(not _same_bytes(p, kept[n]) for n, p in model.named_parameters())
 
         self.bystanders.append((label, changed))
 
@@ -217,6 +225,10 @@ class Driver(ABC):
         if self.handle is not None:
             self.close()
 
+    def returned(self, loss: Any) -> None:
+        """Observe what ``step(closure)`` returned: the closure's loss, in a plain optimizer."""
+        self.observed = {"step(closure) returned": loss.detach().clone()} if isinstance(loss, Tensor) else {}
+
     def backward(self, loss: Tensor, iteration: int) -> None:
         """``loss.backward()`` as the scenario wants it: scaled, twice over one graph, or for some inputs only."""
         scenario, loss = self.setting.scenario, self.scaled(loss)
@@ -256,6 +268,9 @@ class Driver(ABC):
         ]
         return {self.setting.names[p]: p.grad.detach().clone() for p in chosen if p.grad is not None}
 
+    def _changed_since(self, kept: dict[str, Tensor]) -> frozenset[str]:
+        return frozenset(n for p, n in self.setting.names.items() if n in kept and not _same_bytes(p, kept[n]))
+
     def _is_optimizer(self) -> bool:
         return isinstance(self.handle, Optimizer)
 
@@ -286,6 +301,17 @@ class Driver(ABC):
         if not self.setting.scenario.step_hooks:
             return {}
         return {f"{which} step hooks fired": torch.tensor(self._hook_calls[which]) for which in HOOKS}
+
+
+def _same_bytes(a: Tensor, b: Tensor) -> bool:
+    """NaN included, which is not equal to itself."""
+    return torch.equal(a.detach().reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+
+
+def _other_generators() -> str:
+    version, words, spare = random.getstate()
+    numpy = np.random.get_state(legacy=False)["state"]
+    return f"{version} {hash(words):x} {spare} {zlib.crc32(numpy['key'].tobytes()):x} {numpy['pos']}"
 
 
 class Interruption(Exception):

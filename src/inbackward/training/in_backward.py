@@ -85,7 +85,7 @@ class InBackwardDriver(Driver):
             reported.append(unscaled)
             return loss
 
-        self._method("step", "a closure needs it")(closure)
+        self.returned(self._method("step", "a closure needs it")(closure))
         self._call_if_there("zero_grad")
         return reported[-1] if reported else torch.tensor(float("nan"))  # ignored: no loss was ever computed
 

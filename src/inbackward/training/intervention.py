@@ -20,3 +20,26 @@ class Intervention:
 
     def after_step(self, model: nn.Module, optimizer: Optimizer) -> None:
         """Right after ``step()``: undo ``before_step``."""
+
+
+class Together(Intervention):
+    """Several interventions in one run, each in its turn."""
+
+    def __init__(self, *parts: Intervention) -> None:
+        self._parts = parts
+
+    def before_forward(self, model: nn.Module, iteration: int) -> None:
+        for part in self._parts:
+            part.before_forward(model, iteration)
+
+    def after_backward(self, model: nn.Module, iteration: int) -> None:
+        for part in self._parts:
+            part.after_backward(model, iteration)
+
+    def before_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+        for part in self._parts:
+            part.before_step(model, optimizer)
+
+    def after_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+        for part in self._parts:
+            part.after_step(model, optimizer)

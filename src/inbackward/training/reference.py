@@ -81,7 +81,7 @@ class ReferenceDriver(Driver):
             reported.append(unscaled)
             return loss
 
-        self.handle.step(closure)
+        self.returned(self.handle.step(closure))
         self.handle.zero_grad()
         return reported[-1]
 

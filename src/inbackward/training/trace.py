@@ -24,8 +24,10 @@ class Record:
         unread: state entries that are no tensor and no number, by ``parameter.state name``.
         hyperparameters: parameter name to the values the last update used; ``None``: they cannot be seen.
         gradients_after_backward: parameters whose ``.grad`` was not ``None`` when ``backward()`` returned.
+        updated_late: parameters that changed between then and now, where the scenario watches it.
         gradients_after_zero: likewise after ``zero_grad()``.
-        rng: the global CPU generator's state.
+        rng: torch's global CPU generator's state.
+        other_rng: a digest of the states of ``random`` and ``numpy.random``.
         observed: further tensors by name: the gradient norm that clipping returned, the scaler's scale, what the
             user's hooks saw, how often step hooks fired, the entries of a checkpoint dictionary.
         read: gradients that were read before the step and were still there, by parameter name.
@@ -42,8 +44,10 @@ class Record:
     unread: tuple[str, ...] = ()
     hyperparameters: Mapping[str, Mapping[str, Any]] | None = None
     gradients_after_backward: frozenset[str] = frozenset()
+    updated_late: frozenset[str] = frozenset()
     gradients_after_zero: frozenset[str] = frozenset()
     rng: Tensor | None = None
+    other_rng: str = ""
     observed: dict[str, Tensor] = field(default_factory=dict)
     read: dict[str, Tensor] = field(default_factory=dict)
     gradient_peak: int | None = None

@@ -1,0 +1,41 @@
+"""Whose fault a failing scenario is: it counts against the requirement it was drawn for only if it owns the cause.
+
+Scenarios use the features of several requirements at once, since mistakes hide where features meet. An implementation
+that ignores schedulers must still not be told that its checkpoints are wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from inbackward.judging import Outcome, Verdict
+from inbackward.scenario import Scenario, alone, without
+from inbackward.scenario.space.rules import NEEDS
+
+
+def judge_for_requirement(judge: Callable[[Scenario], Outcome], scenario: Scenario) -> Outcome:
+    """The outcome that counts for ``scenario.requirement``.
+
+    Where the scenario fails, it is judged again with every other requirement's features left out. If that fails too, it
+    is the simpler case and is the one to report. If it holds, the whole scenario counts only where it would hold
+    without this requirement's feature: where the features meet. Else another requirement owns the failure, whose own
+    scenarios show it, and the simpler case counts.
+    """
+    outcome = judge(scenario)
+    if not _differs(outcome):
+        return outcome
+    own = frozenset({scenario.requirement, *NEEDS.get(scenario.requirement, ())})
+    simple = alone(scenario, own).with_(name=f"{scenario.name}-alone")
+    if simple.digest == scenario.digest:
+        return outcome
+    counted = judge(simple)
+    if _differs(counted):
+        return counted
+    rest = without(scenario, scenario.requirement)
+    meets = rest.digest != scenario.digest and not _differs(judge(rest))
+    return outcome if meets else counted
+
+
+def _differs(outcome: Outcome) -> bool:
+    """It failed, or it differed in a comparison that had no power to say by how much."""
+    return outcome.verdict.fails or (outcome.verdict is Verdict.NOT_RUN and outcome.compared > 0)
