@@ -199,6 +199,20 @@ def test_any_bytes_are_one_line(command, project, content):
     assert ran.line.startswith("garbage.json: ")
 
 
+def test_shrinking_ends_in_a_run_that_a_person_can_read_and_replay(command, saved, project):
+    fields = {"groups": (GroupConfig(match=("@vector",)), GroupConfig()), "dtype": "float64", "frozen": ("@first",)}
+    step = ScheduleConfig(cls="StepLR", kwargs={"step_size": 1, "gamma": 0.5})
+    path = saved(requirement="lr-schedule", name="mixed", schedule=step, **fields)
+    result = command("replay", "--shrink", str(path), "mine:frozen")
+    assert result.status == 1
+    *_, shrunk, replay = result.out.splitlines()
+    assert shrunk.startswith("shrunk: Scenario(requirement='lr-schedule', name='mixed-shrunk'")
+    assert "schedule=ScheduleConfig(" in shrunk
+    assert not any(f"{field}=" in shrunk for field in fields)
+    again = command(*shlex.split(replay.removeprefix("replay: inbackward ")))
+    assert again.status == 1
+
+
 def test_as_a_module(project):
     ended = subprocess.run(
         [sys.executable, "-m", "inbackward", "replay", "gone.json"], capture_output=True, text=True, check=False

@@ -42,7 +42,7 @@ def parser(verify: Command, replay: Command, requirements: Command) -> argparse.
     add("--model", default="", metavar="MODULE:FACTORY", help="your own model in the place of the default one")
     add("--strategy", default="single", metavar="NAME,...", help="this version knows single: one process")
     add("--world-size", type=_positive, default=2, metavar="N", help="ranks of a strategy; single has none")
-    add("--profile", choices=("quick", "ci", "thorough"), default="quick", help="how many seeds a scenario")
+    add("--profile", choices=("quick", "ci", "thorough"), default="quick", help="how many generated scenarios")
     add("--seed", type=_whole_number, default=0, metavar="N", help="shifts the seed of every scenario")
     add("--json", metavar="FILE", help="write the report, of schema inbackward.report/1")
     add("--fail-fast", action="store_true", help="end the run at the first requirement that fails")
@@ -54,6 +54,7 @@ def parser(verify: Command, replay: Command, requirements: Command) -> argparse.
         "inbackward replay .inbackward/lr-schedule-step-adamw.json mypackage.optim:MyOptimizer",
     )
     sub.add_argument("file", metavar="FILE", help="a scenario, of schema inbackward.scenario/1")
+    sub.add_argument("--shrink", action="store_true", help="also find a simpler scenario that fails likewise")
     _under_test(sub)
 
     sub = command(requirements, "List what an implementation is held to.", "inbackward requirements lr-schedule")

@@ -15,6 +15,8 @@ from inbackward.cli.inputs import prepare, require_id, require_model, require_st
 
 if TYPE_CHECKING:
     from inbackward.report import Row, Screen
+    from inbackward.scenario import Scenario
+    from inbackward.training import Implementation
     from inbackward.verification import Suite
 
 REPLAYS = Path(".inbackward")
@@ -62,7 +64,7 @@ def replay(arguments: argparse.Namespace) -> int:
     except OSError as error:
         mend = f"name a file that a failing run saved in {REPLAYS}/"
         raise WrongInput(f"cannot read {arguments.file!r}: {error.strerror}; {mend}") from error
-    implementation, target, _ = under_test(arguments)
+    implementation, target, again = under_test(arguments)
     suite = prepare(implementation, arguments)
     require_model(scenario.model, f"{arguments.file}: the model")
     from inbackward.judging import Verdict
@@ -71,6 +73,8 @@ def replay(arguments: argparse.Namespace) -> int:
     with redirect_stdout(sys.stderr):
         outcome = suite.judge(scenario)
     print(*render_outcome(outcome, target), sep="\n")
+    if arguments.shrink and outcome.verdict.fails:
+        _shrink(implementation, scenario, arguments.device, again)
     id = scenario.requirement
     declared = implementation.unsupported.get(id) or implementation.expected_failures.get(id)
     if declared:
@@ -78,6 +82,20 @@ def replay(arguments: argparse.Namespace) -> int:
     if outcome.verdict.fails:
         return OK if declared else FAILED
     return OK if outcome.compared or outcome.verdict is Verdict.REFUSED else NOTHING_PROVED
+
+
+def _shrink(implementation: Implementation, scenario: Scenario, device: str, again: list[str]) -> None:
+    """Find a simpler scenario that fails likewise, save it, and print it with the line that replays it."""
+    from inbackward.report import save_scenario
+    from inbackward.scenario.plain_data import terse
+    from inbackward.shrinking import shrink
+
+    with redirect_stdout(sys.stderr):
+        shrunk = shrink(implementation, scenario, device)
+    path = save_scenario(REPLAYS, shrunk.label, shrunk.to_json())
+    print("shrunk:", terse(shrunk))
+    if path:
+        print("replay:", shlex.join(["inbackward", "replay", str(path), *again]))
 
 
 def requirements(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """Reports: plain data, JSON, and text for terminals."""
 
-from inbackward.report.files import require_writable, save_replay, write_json
+from inbackward.report.files import require_writable, save_replay, save_scenario, write_json
 from inbackward.report.report import Row, died, report, row, summary, unreached
 from inbackward.report.screen import Screen
 from inbackward.report.terminal import (
@@ -28,6 +28,7 @@ __all__ = [
     "require_writable",
     "row",
     "save_replay",
+    "save_scenario",
     "summary",
     "unreached",
     "write_json",

@@ -56,19 +56,21 @@ def require_writable(path: str | Path) -> None:
 
 
 def save_replay(folder: Path, result: Row) -> Path | None:
-    """Write the decisive scenario of a failure into ``folder`` for ``inbackward replay``; ``None`` where that fails.
+    """Write the decisive scenario of a failure into ``folder`` for ``inbackward replay``; ``None`` where that fails."""
+    return save_scenario(folder, result.entry["divergence"]["scenario"], result.scenario)
 
-    A folder made here ignores itself in git.
-    """
-    name = f"{result.entry['id']}-{result.entry['divergence']['scenario'].partition('/')[2]}.json"
+
+def save_scenario(folder: Path, label: str, text: str) -> Path | None:
+    """Write a scenario called ``requirement/name`` into ``folder``, which ignores itself in git if it is made here."""
+    path = folder / f"{label.replace('/', '-')}.json"
     try:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)  # another worker may be making it
             write_text(folder / ".gitignore", "*\n")
-        write_text(folder / name, result.scenario)
+        write_text(path, text)
     except OSError:
         return None  # a report without a replay line is better than none
-    return folder / name
+    return path
 
 
 def _written_in_place(path: Path) -> bool:

@@ -77,10 +77,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         choose(self.kind, MODEL_KINDS, "model.kind")
         for name in ("layers", "dim", "heads", "kv_heads", "hidden", "context"):
-            require(
-                1 <= getattr(self, name) <= LARGEST,
-                f"model.{name} is {getattr(self, name)}; at most {LARGEST}, above 0",
-            )
+            require_size(getattr(self, name), f"model.{name}")
         require(self.vocabulary >= 256, f"model.vocabulary is {self.vocabulary}; tokens are bytes, so at least 256")
         require_size(self.vocabulary, "model.vocabulary")
         require(self.dim % (2 * self.heads) == 0, f"model.dim {self.dim} must be a multiple of 2 x heads {self.heads}")
@@ -108,9 +105,7 @@ class DataConfig:
     def __post_init__(self) -> None:
         choose(self.source, DATA_SOURCES, "data.source")
         for name in ("batch", "length"):
-            require(
-                1 <= getattr(self, name) <= LARGEST, f"data.{name} is {getattr(self, name)}; at most {LARGEST}, above 0"
-            )
+            require_size(getattr(self, name), f"data.{name}")
 
 
 def class_path(cls: Any) -> str:

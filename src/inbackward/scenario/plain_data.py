@@ -10,7 +10,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -40,6 +40,18 @@ def to_plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [to_plain(item) for item in value]
     return value
+
+
+def terse(value: Any) -> str:
+    """``repr`` for people: of a dataclass, only the fields that are not at their default."""
+    if isinstance(value, tuple) and any(is_dataclass(item) for item in value):
+        return f"({', '.join(map(terse, value))})"
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    own = [(f, getattr(value, f.name)) for f in fields(value)]
+    usual = [f.default if f.default_factory is MISSING else f.default_factory() for f, _ in own]
+    shown = [f"{f.name}={terse(item)}" for (f, item), default in zip(own, usual) if item != default]
+    return f"{type(value).__name__}({', '.join(shown)})"
 
 
 def from_plain(kind: Any, data: Any, where: str) -> Any:
