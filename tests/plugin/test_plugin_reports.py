@@ -42,7 +42,7 @@ def test_the_summary_prints_the_denominator(with_fixture):
             "closure: refused: RuntimeError: *",
             f"*{len(CATALOGUE)}*3 selected",
             "*2 equivalent, 0 equivalent-within-noise, 1 refused, 0 unsupported*",
-            "scenarios: *28*",
+            "scenarios: *34*",
             "tensors: *compared of*that exist; 0 quantities unobserved",
         ]
     )
