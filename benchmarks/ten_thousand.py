@@ -28,13 +28,15 @@ from inbackward.requirements import checkable, default_arms
 from inbackward.scenario import EVENTS, without
 from inbackward.scenario.generator import generate
 from inbackward.training import as_implementation
-from inbackward.verification import COSTLY
+from inbackward.verification import COSTLY, table_arms
 
 SEED = 0
 TOTAL = 10_000
 LEAST_SHARE = 0.05
-# Rows whose event is theirs alone (it may be refused), or hard to draw elsewhere, come round more often.
+# Rows whose event is theirs alone (it may be refused), or hard to draw elsewhere, come round more often; and so does
+# the one of all the optimizers, of which there are many.
 OFTEN = {
+    "optimizers": 4,
     "closure": 4,
     "two-backwards": 4,
     "gradient-access": 4,
@@ -119,9 +121,10 @@ def turns() -> list[str]:
 
 def drawn(start: int, count: int) -> Iterator[Scenario]:
     """The scenarios ``start`` … of the draw."""
-    arms, ids = default_arms(), turns()
+    arms, more, ids = default_arms(), table_arms(), turns()
     for index in range(start, start + count):
-        yield generate(SEED, ids[index % len(ids)], index, arms)
+        id = ids[index % len(ids)]
+        yield generate(SEED, id, index, more if id == "optimizers" else arms)
 
 
 def shares(scenarios: Sequence[Scenario]) -> dict[str, float]:

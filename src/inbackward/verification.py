@@ -190,7 +190,7 @@ class Suite:
         if not drawable(requirement.id):
             return
         of_torch = requirement.id == "optimizers" and is_default(self.arms)
-        arms = _table_arms() if of_torch else self.arms
+        arms = table_arms() if of_torch else self.arms
         count = PROFILES[self.profile]
         for index in range(count // 10 if requirement.id in COSTLY else count):
             yield generate(self.seed, requirement.id, index, arms)
@@ -238,7 +238,7 @@ def _owned(scenario: Scenario, id: str) -> bool:
     return without(scenario, id).digest != scenario.digest
 
 
-def _table_arms() -> tuple[Arm, ...]:
+def table_arms() -> tuple[Arm, ...]:
     """Every class of ``torch.optim`` with each of its flags, but for those that take some parameters only.
 
     Fused kernels are left to the fixed scenarios: SGD's raises where one parameter has a momentum and another has not
