@@ -32,7 +32,9 @@ def load(path: str, what: str = "the target", search: Sequence[str | Path] = ())
         raise ValueError(f"{what} is {path!r}; write it as module:attribute, such as {DEFAULT}")
     try:
         module = import_module(module_name)
-    except (Exception, SystemExit) as error:  # an import runs the user's code, which may raise anything, or exit
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an import runs the user's code, which may raise anything, or exit
         cause = " ".join(str(error).split())
         missing = isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.partition(".")[0])
         mend = "; run where it can be imported from, or install it" if missing else ""
@@ -43,3 +45,5 @@ def load(path: str, what: str = "the target", search: Sequence[str | Path] = ())
         near = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{what} {path!r}: module {module_name} has no attribute {attribute!r}{hint}") from None
+    except Exception as error:  # a module's own __getattr__
+        raise ValueError(f"{what} {path!r} cannot be had: {type(error).__name__}: {error}") from error

@@ -6,6 +6,7 @@ process costs one requirement instead of the run. Results are plain rows, the sa
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -26,18 +27,18 @@ DIED = "the process that judged it died: it was killed, crashed, or was left by 
 
 
 def workers_for(suite: Suite) -> int:
-    """How many workers suit this machine: one a core where forking is safe, and none beside this process elsewhere."""
+    """How many workers suit this machine: one a core where forking is safe, and none elsewhere."""
     if sys.platform != "linux" or suite.device.type != "cpu":
-        return 1
+        return 0
     return len(os.sched_getaffinity(0))
 
 
 def judge_all(suite: Suite, ids: Sequence[str], workers: int) -> Generator[Row, None, None]:
     """The rows of the requirements, in the order of ``ids``, each as soon as it and those before it are done.
 
-    With one worker, or one requirement, everything happens in this process. Closing the iterator ends the workers.
+    Without workers everything happens in this process. Closing the iterator ends the workers.
     """
-    if workers < 2 or len(ids) < 2:
+    if not workers:
         yield from (_judge(suite, id) for id in ids)
         return
     pool = _pool(suite, min(workers, len(ids)))
@@ -78,6 +79,7 @@ def _submit(pool: ProcessPoolExecutor, ids: Sequence[str]) -> dict[str, Future[R
         return {id: pool.submit(_judge_here, id) for id in ids}
 
 
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _suite: Suite
 
 
@@ -86,6 +88,7 @@ def _begin(suite: Suite) -> None:
     global _suite
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and so does its death, by whatever signal
     _suite = suite
 
 

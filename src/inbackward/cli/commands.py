@@ -64,6 +64,7 @@ def replay(arguments: argparse.Namespace) -> int:
     except OSError as error:
         mend = f"name a file that a failing run saved in {REPLAYS}/"
         raise WrongInput(f"cannot read {arguments.file!r}: {error.strerror}; {mend}") from error
+    require_id(scenario.requirement, arguments.file)
     implementation, target, again = under_test(arguments)
     suite = prepare(implementation, arguments)
     require_model(scenario.model, f"{arguments.file}: the model")

@@ -12,6 +12,8 @@ from inbackward import targets
 from inbackward.cli.errors import WrongInput, quote, wrong_input
 
 if TYPE_CHECKING:
+    import torch
+
     from inbackward.scenario import ModelConfig
     from inbackward.training import Implementation
     from inbackward.verification import Suite
@@ -66,8 +68,6 @@ def under_test(arguments: argparse.Namespace) -> tuple[Implementation, str, list
 
 def prepare(implementation: Implementation, arguments: argparse.Namespace, **more: Any) -> Suite:
     """The suite, with the reference optimizers and the person's own model tried out: neither is a verdict."""
-    from inbackward.scenario import Scenario
-    from inbackward.training import train_reference
     from inbackward.verification import Suite
 
     with wrong_input():
@@ -79,11 +79,27 @@ def prepare(implementation: Implementation, arguments: argparse.Namespace, **mor
         raise WrongInput(f"{error}; {mend}") from error
     if suite.model:
         require_model(suite.model, "--model")
-        raised = train_reference(Scenario(model=suite.model, iterations=1), suite.device).error
-        if raised is not None:
-            wanted = "it must map int64 tokens (batch, time) to logits (batch, time, at least 256)"
-            raise WrongInput(f"--model {suite.model.factory} cannot be trained: {quote(raised)}; {wanted}")
+        _require_trainable(suite.model, suite.device)
     return suite
+
+
+def _require_trainable(model: ModelConfig, device: torch.device) -> None:
+    """Refuse a model that the usual loop cannot train, or trains otherwise the second time."""
+    from inbackward.judging.compare import compare
+    from inbackward.scenario import Scenario
+    from inbackward.training import train_reference
+
+    try:
+        first, second = (train_reference(Scenario(model=model, iterations=2), device) for _ in range(2))
+        raised = first.error or second.error
+    except Exception as error:  # the person's own code again
+        raised = error
+    if raised is not None:
+        wanted = "it must map int64 tokens (batch, time) to logits (batch, time, at least 256)"
+        raise WrongInput(f"--model {model.factory} cannot be trained: {quote(raised)}; {wanted}")
+    if compare(second, first).mismatches:
+        mend = "draw random numbers from torch's global generator only"
+        raise WrongInput(f"--model {model.factory} gives other numbers when it is trained again; {mend}")
 
 
 def require_model(config: ModelConfig, what: str) -> None:
@@ -115,6 +131,16 @@ def _of_optimizer(path: str) -> Implementation:
 
     if not callable(cls):
         raise WrongInput(f"--optimizer {path} is {cls!r}; name an optimizer class")
+    import torch
+
+    from inbackward.optimizer import OptimizerInBackward
+
+    try:
+        OptimizerInBackward([torch.zeros(1, 1, requires_grad=True)], cls).close()
+    except ValueError as error:
+        raise WrongInput(f"--optimizer {path}: {error}") from error
+    except Exception:  # built with more than its parameters, or not at all: the suite's own line says so
+        pass
     return Implementation.of_optimizer(cls)
 
 

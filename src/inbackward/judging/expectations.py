@@ -30,6 +30,9 @@ def _moved(candidate: Trace, reference: Trace) -> Divergence | None:
     def moved(trace: Trace, name: str) -> bool:
         return not same_bits(trace.records[last].parameters[name], trace.initial.parameters[name])
 
+    if had_gradient and not any(moved(reference, name) for name in had_gradient):
+        detail = "nothing moves in the reference either: something has changed torch itself"
+        return Divergence(iteration=last, quantity="parameter", name="", detail=detail)
     for name in sorted(had_gradient):
         if moved(reference, name) and not moved(candidate, name):
             return Divergence(iteration=last, quantity="parameter", name=name, detail="has a gradient, never moved")

@@ -68,9 +68,13 @@ def optimizers(arms: Arms) -> Iterator[Scenario]:
 def param_groups(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
         rest = GroupConfig()
-        for key, value in _other_values(arm).items():
+        flags = {key: not arm.defaults[key] for key in ("maximize", "amsgrad", "nesterov") if arm.has(key)}
+        for key, value in {**_other_values(arm), **flags}.items():
+            label = key.replace("_", "-")
             groups = GroupConfig(match=("@vector",), options={key: value}), rest
-            yield arm.run(f"own-{key.replace('_', '-')}", model=ONE_LAYER, groups=groups)
+            yield arm.run(f"own-{label}", model=ONE_LAYER, groups=groups)
+            last = GroupConfig(match=("@vector",)), GroupConfig(options={key: value})
+            yield arm.run(f"own-{label}-in-the-last", model=ONE_LAYER, groups=last)
         own_lr = GroupConfig(match=("@matrix",), options={"lr": arm.lr * 0.3})
         yield arm.run("empty-group", model=ONE_LAYER, groups=(own_lr, GroupConfig(match=()), rest))
         yield arm.run("out-of-order", groups=(GroupConfig(match=("@even",), reverse=True), own_lr, rest))

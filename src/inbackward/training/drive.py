@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import os
 import pickle
 import random
 import traceback
@@ -43,11 +44,14 @@ from inbackward.training.trace import Record, SavedState, Trace
 
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
-    """Seed the global generators for one run and leave them, and the warning filters, as found."""
+    """Seed the global generators for one run, and leave them and whatever else a run could leak as found."""
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), ExitStack() as stack:
         stack.callback(random.setstate, python)
         stack.callback(np.random.set_state, numpy)
+        stack.callback(torch.set_grad_enabled, torch.is_grad_enabled())
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        stack.callback(os.chdir, os.getcwd())
         random.seed(seed)
         np.random.seed(seed)
         warnings.simplefilter("ignore")
