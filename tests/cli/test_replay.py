@@ -83,7 +83,6 @@ def test_a_crash_shows_its_traceback(command, saved):
         ({"expect": ("gradients-freed",)}, "mine:keeps", 1, Verdict.NOT_EQUIVALENT),
         ({"expect": ("gradients-freed",), "requirement": "gradient-freed"}, "mine:tracked", 0, Verdict.NOT_EQUIVALENT),
         ({"events": (Resume(at=1),)}, "mine:frozen", 3, Verdict.NOT_RUN),
-        ({"requirement": "made-up"}, "mine:keeps", 0, Verdict.EQUIVALENT),
     ],
 )
 def test_exit_status(command, saved, fields, target, status, verdict):
@@ -99,7 +98,13 @@ def test_the_count_of_tensors(command, saved):
 
 
 def test_names_that_a_terminal_cannot_show(command, saved):
-    assert command("replay", saved(name="\ud800", requirement="né")).status == 0
+    assert command("replay", saved(name="\ud800 né")).status == 0
+
+
+def test_an_unknown_requirement_is_one_line(command, saved):
+    ran = command("replay", saved(requirement="lr-shedule"))
+    assert ran.status == 2
+    assert ran.line.endswith("names no requirement 'lr-shedule'; did you mean 'lr-schedule'?")
 
 
 BOTH_RAISE = {

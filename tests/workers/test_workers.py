@@ -16,11 +16,13 @@ from inbackward.workers import DIED, judge_all
 IDS = ["rng", "closure", "resume-at-zero", "frozen"]
 
 
-class LeavesAtLoad(OptimizerInBackward):
-    """Ends the whole process when it is loaded into."""
+class LeavesAtClosure(OptimizerInBackward):
+    """Ends the whole process when it is given a closure, which no other requirement does."""
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        os._exit(7)
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        if closure is not None:
+            os._exit(7)
+        super().step()
 
 
 def plain(row: Row) -> Row:
@@ -29,22 +31,18 @@ def plain(row: Row) -> Row:
 
 def test_rows_are_the_same_and_in_order_whatever_the_number_of_workers() -> None:
     suite = Suite(Implementation.drop_in(OptimizerInBackward))
-    alone = [plain(row) for row in judge_all(suite, IDS, 1)]
+    alone = [plain(row) for row in judge_all(suite, IDS, 0)]
     assert [row.entry["id"] for row in alone] == IDS
     assert alone == [plain(row) for row in judge_all(suite, IDS, 2)]
 
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_worker_that_dies_costs_one_requirement(declared: bool) -> None:
-    unsupported = {"resume-at-zero": "it leaves"} if declared else {}
-    suite = Suite(Implementation.drop_in(LeavesAtLoad, unsupported=unsupported))
+    unsupported = {"closure": "it leaves"} if declared else {}
+    suite = Suite(Implementation.drop_in(LeavesAtClosure, unsupported=unsupported))
     rows = {row.entry["id"]: row for row in judge_all(suite, IDS, 2)}
-    assert [rows[id].entry["verdict"] for id in IDS if id != "resume-at-zero"] == [
-        "equivalent",
-        "refused",
-        "equivalent",
-    ]
-    died = rows["resume-at-zero"]
+    assert [rows[id].entry["verdict"] for id in IDS if id != "closure"] == ["equivalent"] * 3
+    died = rows["closure"]
     assert died.entry["verdict"] == ("unsupported" if declared else "broken")
     assert died.failed is not declared
     assert died.entry["message"] == ("it leaves" if declared else DIED)
@@ -58,3 +56,8 @@ def test_closing_the_rows_ends_the_workers() -> None:
     assert multiprocessing.active_children()
     rows.close()
     assert not multiprocessing.active_children()
+
+
+def test_one_requirement_too_is_judged_in_a_worker() -> None:
+    (row,) = judge_all(Suite(Implementation.drop_in(LeavesAtClosure)), ["closure"], 1)
+    assert row.entry["message"] == DIED
