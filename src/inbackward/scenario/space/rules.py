@@ -73,9 +73,10 @@ _CONFLICTS: Mapping[str, tuple[tuple[str, ...], str]] = {
             "frozen",
             "freeze-later",
             "unfreeze-later",
+            "two-backwards",
         ),
         "it brings groups of its own; parameters that wait for their group collect gradients, which are in no "
-        "checkpoint, and which a step before the group has trained would use",
+        "checkpoint, and which the next step() uses, if it is reached",
     ),
     "interrupted-backward": (
         ("frozen", "freeze-later", "unfreeze-later", "non-finite", "gradient-hooks", "stale-read", *MAY_REFUSE),
