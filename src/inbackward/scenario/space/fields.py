@@ -16,10 +16,10 @@ ANY = (*LEAVING_SOME, ("@matrix",), ("*.weight",))
 def sizes(d: Draft) -> None:
     """A model, data and an optimizer's options that cost about as much as those of the fixed scenarios."""
     choose = d.choices
-    d.iterations = choose.integer(3, 5)
+    d.iterations = choose.integer(3, 4)
     heads = choose.one_of((1, 2, 4))
     d.model = {
-        "layers": choose.integer(1, 2),
+        "layers": choose.one_of((1, 1, 2)),
         "dim": choose.one_of((16, 32)),
         "heads": heads,
         "kv_heads": choose.one_of([k for k in (1, 2, 4) if heads % k == 0]),
