@@ -15,6 +15,7 @@ from benchmarks.ten_thousand import ReadsMomentumOnce, ThawsFresh
 from inbackward import OptimizerInBackward, Scenario, verify
 from inbackward.judging import Verdict, judge
 from inbackward.scenario import (
+    Cast,
     DataConfig,
     Edit,
     Event,
@@ -22,6 +23,7 @@ from inbackward.scenario import (
     GroupConfig,
     ModelConfig,
     Observe,
+    OptimizerConfig,
     Resume,
     ScheduleConfig,
     Snapshot,
@@ -50,7 +52,6 @@ THAWED = busy(
     Freeze(at=1, match=EVEN),
     Snapshot(at=1),
     Resume(at=2),
-    Freeze(at=2, match=EVEN),  # as the run had it before
     Unfreeze(at=3, match=EVEN),
     Edit(at=4, value=0.003),
 )
@@ -108,6 +109,13 @@ def test_the_same_arguments_give_the_same_scenario() -> None:
     once, again = (shrink(ReadsMomentumOnce, scenario) for _ in range(2))
     assert once == again
     assert once.events == (edited,)
+
+
+def test_a_run_that_nobody_could_pass_is_no_simplification() -> None:
+    """Loading gives the momentum the dtype of its parameter, which it had not in the run that was never interrupted."""
+    sgd = OptimizerConfig(cls="torch.optim:SGD", kwargs={"lr": 0.1, "momentum": 0.9})
+    scenario = Scenario(model=ModelConfig(layers=1), optimizer=sgd, events=(Cast(at=1), Resume(at=2)))
+    assert judge(plain_optimizer(None), scenario, torch.device("cpu")).verdict is Verdict.NOT_EQUIVALENT
 
 
 def test_what_holds_cannot_be_shrunk() -> None:

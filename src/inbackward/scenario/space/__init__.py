@@ -8,7 +8,6 @@ own choices. What is drawn is legal by construction: a plain optimizer is equiva
 from __future__ import annotations
 
 from inbackward.scenario.choices import Choices
-from inbackward.scenario.events import Freeze, Recreate, Resume, Unfreeze
 from inbackward.scenario.scenario import Scenario
 from inbackward.scenario.space import fields, happenings, schedules  # noqa: F401  (fill FEATURES)
 from inbackward.scenario.space.draft import FEATURES, Arm, Draft
@@ -36,7 +35,6 @@ def draw(choices: Choices, id: str, arm: Arm) -> Scenario:
     for name, feature in FEATURES.items():
         if name in features:
             feature.put(draft)
-    _freeze_again(draft)
     draft.fields["may_refuse"] = id in MAY_REFUSE
     return draft.scenario()
 
@@ -50,13 +48,3 @@ def _features(choices: Choices, id: str) -> frozenset[str]:
         if share and choices.chance(share) and name not in chosen and allowed(id, name, chosen):
             chosen |= {name}
     return chosen
-
-
-def _freeze_again(draft: Draft) -> None:
-    """Who resumes on a new model freezes it as it was, which neither checkpoint holds. The reference notes nothing."""
-    new_models = [
-        e.at for e in draft.events if isinstance(e, Resume) or (isinstance(e, Recreate) and e.how.startswith("model"))
-    ]
-    changes = sorted((e for e in draft.events if isinstance(e, (Freeze, Unfreeze))), key=lambda e: e.at)
-    for at in sorted(set(new_models)):
-        draft.events[:0] = [type(e)(at=at, match=e.match) for e in changes if e.at < at]

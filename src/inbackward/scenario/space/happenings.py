@@ -64,9 +64,7 @@ def re_created(d: Draft) -> None:
     on_a_new_model = d.choices.chance(0.2)
     if d.id in ("re-created", "model-only"):
         on_a_new_model = d.id == "model-only"
-    ways: tuple[str, ...] = ("close", "rebind", "del", "held")
-    if on_a_new_model and not d.has("cast-or-move"):  # a new model has the scenario's dtype again
-        ways = ("model-before", "model-after")
+    ways = ("model-before", "model-after") if on_a_new_model else ("close", "rebind", "del", "held")
     d.add(Recreate(at=d.when(1), how=d.choices.one_of(ways)))
 
 

@@ -58,7 +58,7 @@ _CONFLICTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "cast-or-move": (
         ("resume", *MAY_REFUSE),
-        "a new model has the scenario's dtype; and a refusal is held against numbers as they were before the cast",
+        "loading gives state the parameter's dtype; and a refusal is held against numbers as they were before the cast",
     ),
     "re-created": (_ASKED_FOR, "a refusal is held against the state as it was before the new optimizer"),
     "resume": (("step-hooks",), "hooks on the optimizer, and their counts, are in no checkpoint"),
@@ -87,7 +87,7 @@ _CONFLICTS: Mapping[str, tuple[tuple[str, ...], str]] = {
         ("frozen", "freeze-later", "unfreeze-later"),
         "where the last layers are frozen, others are stepped twice before autograd notices that one has changed",
     ),
-    "model-only": (("cast-or-move",), "the new model has the scenario's dtype again"),
+    "moved": (("lr-schedule", "gradient-scale"), "a learning rate or a loss of zero moves nothing, and need not"),
     "observer": (("step-hooks",), "reading the dictionary for torch.distributed.checkpoint may take a step"),
     "deepcopy": (("gradient-hooks",), "a copy of a parameter has no hooks, and one of a later new model has"),
     "gradient-access": (("unused",), "autograd.grad raises for parameters that took no part"),
