@@ -55,7 +55,7 @@ def foreign(tmp_path, wheel):
     parents = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
     (packages / "parent.pth").write_text("\n".join(parents), encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--python", project.interpreter, "--disable-pip-version-check"]
-    run([*pip, "install", "--quiet", "--no-index", "--no-deps", wheel])
+    run([*pip, "install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", wheel])
     return project
 
 
