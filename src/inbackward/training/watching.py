@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -76,9 +75,3 @@ def census(parameters: Iterable[nn.Parameter]) -> Census:
 def count_hooks(parameter: nn.Parameter) -> int:
     """Tensor hooks and post-accumulate hooks on one parameter."""
     return len(parameter._backward_hooks or ()) + len(getattr(parameter, "_post_accumulate_grad_hooks", None) or ())
-
-
-def is_dead(reference: weakref.ref[object]) -> bool:
-    """Whether the object is gone after a full collection."""
-    gc.collect()
-    return reference() is None
