@@ -13,9 +13,10 @@ from inbackward.scenario import Scenario
 from inbackward.scenario.simplifying import ending_after, simplified
 from inbackward.training import Implementation, as_implementation
 from inbackward.training.implementation import ParameterGroups
-from inbackward.verification import Suite
+from inbackward.verification import COSTLY, Suite
 
 EXAMPLES = 500  # of which most are the same few scenarios, judged once
+CANDIDATES = 60  # different ones that are judged: a limit in seconds would give another scenario on another day
 
 
 def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scenario:
@@ -23,7 +24,7 @@ def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scen
 
     Hypothesis takes pieces out and puts them back until none of those that are left can go (``simpler_than``). A
     simpler scenario counts only where a plain optimizer is equivalent to itself: taking out pieces may leave a run that
-    nobody could pass. The same arguments give the same scenario.
+    nobody could pass. The same arguments give the same scenario; after ``CANDIDATES`` the best so far is it.
 
     Args:
         implementation: as for ``verify``.
@@ -47,9 +48,9 @@ def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scen
     known: dict[str, bool] = {}
 
     def fails_likewise(simpler: Scenario) -> bool:
-        if simpler.digest not in known:
+        if simpler.digest not in known and len(known) < CANDIDATES:
             known[simpler.digest] = _alike(tested.judge(simpler), first) and can_be_met(simpler)
-        return known[simpler.digest]
+        return known.get(simpler.digest, False)
 
     at = first.divergence.iteration if first.divergence else scenario.iterations
     shorter = simplified(scenario, ending_after(max(at, 0) + 1))
@@ -66,6 +67,21 @@ def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scen
     except NoSuchExample:
         found = start
     return scenario if found == scenario else found.with_(name=f"{scenario.name}-shrunk")
+
+
+def shrink_for_report(suite: Suite, scenario: Scenario) -> Scenario | None:
+    """``shrink`` for a failure that is about to be reported.
+
+    Returns:
+        ``None`` where there is nothing to show: its scenarios take seconds each (``COSTLY``), or it fails no longer,
+        as it may where the implementation depends on what ran before.
+    """
+    if scenario.requirement in COSTLY:
+        return None
+    try:
+        return shrink(suite.implementation, scenario, suite.device.type)
+    except ValueError:
+        return None
 
 
 def _alike(a: Outcome, b: Outcome) -> bool:

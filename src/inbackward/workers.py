@@ -11,17 +11,23 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stdout
 from multiprocessing import get_context
+from typing import TypeVar
 
 import torch
 
 from inbackward.report import Row, died, row
 from inbackward.requirements import CATALOGUE
+from inbackward.scenario import Scenario
+from inbackward.shrinking import shrink_for_report
 from inbackward.verification import Suite
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 DIED = "the process that judged it died: it was killed, crashed, or was left by os._exit"
 
@@ -55,6 +61,22 @@ def judge_all(suite: Suite, ids: Sequence[str], workers: int) -> Generator[Row, 
         pool.shutdown(cancel_futures=True)
 
 
+def shrink_apart(suite: Suite, scenario: Scenario, workers: int) -> Scenario | None:
+    """``shrink_for_report`` in a fork, since a failure may take its process along; then ``None``."""
+    if not workers:
+        return _shrink(suite, scenario)
+    with _pool(suite, 1) as pool:
+        try:
+            return _submitted(pool, _shrink_here, scenario).result()
+        except BrokenProcessPool:
+            return None
+
+
+def _shrink(suite: Suite, scenario: Scenario) -> Scenario | None:
+    with redirect_stdout(sys.stderr):
+        return shrink_for_report(suite, scenario)
+
+
 def _judge(suite: Suite, id: str) -> Row:
     with redirect_stdout(sys.stderr):  # stdout holds the report; what is under test may print too
         return row(suite.run(id))
@@ -74,9 +96,13 @@ def _pool(suite: Suite, workers: int) -> ProcessPoolExecutor:
 
 
 def _submit(pool: ProcessPoolExecutor, ids: Sequence[str]) -> dict[str, Future[Row]]:
+    return {id: _submitted(pool, _judge_here, id) for id in ids}
+
+
+def _submitted(pool: ProcessPoolExecutor, work: Callable[[A], B], argument: A) -> Future[B]:
     with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _begin makes this one safe
         warnings.simplefilter("ignore", DeprecationWarning)
-        return {id: pool.submit(_judge_here, id) for id in ids}
+        return pool.submit(work, argument)
 
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -94,3 +120,7 @@ def _begin(suite: Suite) -> None:
 
 def _judge_here(id: str) -> Row:
     return _judge(_suite, id)
+
+
+def _shrink_here(scenario: Scenario) -> Scenario | None:
+    return _shrink(_suite, scenario)

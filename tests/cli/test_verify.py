@@ -1,6 +1,7 @@
 """``inbackward verify``: exit statuses, selection, the files it leaves, and what it prints."""
 
 import json
+import shlex
 import subprocess
 import sys
 from importlib.resources import files
@@ -9,6 +10,7 @@ import jsonschema
 import pytest
 
 from inbackward.requirements import CATALOGUE
+from inbackward.scenario import Scenario
 from inbackward.verification import PROFILES
 
 SCHEMA = json.loads(files("inbackward.report").joinpath("report.schema.json").read_text())
@@ -67,8 +69,34 @@ def test_what_fails_is_named_and_saved(command, project):
     assert failed["message"] in ran.out
     assert sorted(p.name for p in (project / ".inbackward").iterdir()) == [
         ".gitignore",
+        "lr-schedule-warm-up-from-0-adamw-shrunk.json",
         "lr-schedule-warm-up-from-0-adamw.json",
     ]
+
+
+def test_the_first_failure_is_shrunk_and_fails_alike_in_a_fresh_process(command, project):
+    ran = command("verify", "mine:Crash", "--only", "resume-at-zero,weights-only-load", "--json", "report.json")
+    entries = report_of(project / "report.json")["requirements"]
+    first = entries[0]["id"]
+    assert {entry["verdict"] for entry in entries} == {"broken"}
+    assert ran.out.count(f"  shrunk: Scenario(requirement={first!r}, ") == ran.out.count("shrunk: ") == 1
+    assert not any("shrunk" in entry["replay"] for entry in entries)  # that would depend on the order of the tests
+    (line,) = [line for line in ran.out.splitlines() if "-shrunk.json" in line]
+    program, *arguments = shlex.split(line.removeprefix("  replay: "))
+    shrunk = Scenario.load(project / arguments[1])
+    (event,) = shrunk.events
+    assert (event.kind, event.at, shrunk.model.layers) == ("resume", shrunk.iterations - 1, 1)
+    ended = subprocess.run(
+        [sys.executable, "-m", program, *arguments], cwd=project, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert ended.stdout.startswith(f"{first}/")
+    assert "verdict: broken\n" in ended.stdout
+    assert ended.stdout.rstrip().endswith("KeyError: 'momentum_buffer'")
+
+
+def test_a_known_defect_is_not_shrunk(command):
+    assert "shrunk" not in command("verify", "mine:tracked", "--only", "gradient-freed").out
 
 
 def test_a_passing_run_leaves_nothing(command, project):

@@ -12,8 +12,8 @@ import pytest
 import torch
 from benchmarks.ten_thousand import ReadsMomentumOnce, ThawsFresh
 
-from inbackward import OptimizerInBackward, Scenario, verify
-from inbackward.judging import Verdict, judge
+from inbackward import OptimizerInBackward, Scenario, shrinking, verify
+from inbackward.judging import Outcome, Verdict, judge
 from inbackward.scenario import (
     Cast,
     DataConfig,
@@ -30,7 +30,9 @@ from inbackward.scenario import (
     Unfreeze,
 )
 from inbackward.scenario.simplifying import simplifications, simplified
-from inbackward.shrinking import plain_optimizer, shrink
+from inbackward.shrinking import plain_optimizer, shrink, shrink_for_report
+from inbackward.training import as_implementation
+from inbackward.verification import Suite
 
 EVEN = ("@even",)
 BUSY: dict[str, Any] = {
@@ -103,12 +105,40 @@ def test_a_fresh_process_fails_alike(shrunk: Scenario, tmp_path: Path) -> None:
     assert verify(ThawsFresh, shrunk).message in " ".join(done.stdout.split())
 
 
+def test_iterations_that_the_failure_does_not_need_go() -> None:
+    frozen = Scenario(iterations=7, model=ModelConfig(layers=1), events=(Edit(at=1, name="betas", value=(0.5, 0.6)),))
+    assert shrink(ReadsMomentumOnce, frozen).iterations == 2
+
+
 def test_the_same_arguments_give_the_same_scenario() -> None:
     edited = Edit(at=1, name="betas", value=(0.5, 0.6))
     scenario = Scenario(model=ModelConfig(layers=1), events=(Edit(at=0, value=0.02), edited, Edit(at=2, value=0.02)))
     once, again = (shrink(ReadsMomentumOnce, scenario) for _ in range(2))
     assert once == again
     assert once.events == (edited,)
+
+
+def test_the_number_of_judgements_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrinking, "CANDIDATES", 4)
+    judged: list[str] = []
+    judge_one = Suite.judge
+
+    def counted(suite: Suite, scenario: Scenario) -> Outcome:
+        judged.append(scenario.digest)
+        return judge_one(suite, scenario)
+
+    monkeypatch.setattr(Suite, "judge", counted)
+    found = shrink(ThawsFresh, THAWED)
+    assert len(set(judged) - {THAWED.digest}) <= 4
+    monkeypatch.setattr(Suite, "judge", judge_one)
+    assert verify(ThawsFresh, found).verdict.fails
+
+
+def test_a_report_asks_for_no_shrinking_that_takes_minutes_or_finds_nothing() -> None:
+    faulty, right = (Suite(as_implementation(target)) for target in (ThawsFresh, OptimizerInBackward))
+    assert shrink_for_report(faulty, THAWED) is not None
+    assert shrink_for_report(faulty, THAWED.with_(requirement="no-leak")) is None
+    assert shrink_for_report(right, THAWED) is None
 
 
 def test_a_run_that_nobody_could_pass_is_no_simplification() -> None:

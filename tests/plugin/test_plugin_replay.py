@@ -90,3 +90,34 @@ def test_without_a_place_for_replays_the_failure_is_told_all_the_same(project):
     result = project.runpytest("-k", "[closure]")
     result.assert_outcomes(failed=1)
     result.stdout.no_fnmatch_line("*replay:*")
+
+
+def test_the_first_failure_is_shrunk_and_fails_alike_in_a_fresh_process(project):
+    first = project.runpytest(*by_option(project), "-k", "[closure]")
+    first.stdout.fnmatch_lines(
+        [
+            "  replay: pytest *closure-at-first-adamw.json *",
+            "  shrunk: Scenario(requirement='closure', name='at-first-adamw-shrunk', iterations=1,*",
+            "  replay: pytest *closure-at-first-adamw-shrunk.json *",
+        ]
+    )
+    command = first.outlines[first.outlines.index(next(o for o in first.outlines if "-shrunk.json" in o))]
+    again = project.runpytest_subprocess(*shlex.split(command.partition("replay: pytest ")[2]))
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines(["  in closure/at-first-adamw-shrunk, iteration 0 (1 of 1 scenarios fail)"])
+    again.stdout.no_fnmatch_line("*shrunk: *")
+
+
+def test_one_failure_of_all_workers_is_shrunk(project):
+    project.makepyfile(
+        worse="""
+        import mine
+        class Worse(mine.Crashes):
+            def add_param_group(self, group): raise KeyError("no")
+            def load_state_dict(self, state_dict): raise KeyError("no")
+        """
+    )
+    some = "[closure] or [add-param-group] or [model-only] or [weights-only-load] or [rng]"
+    result = project.runpytest("-n", "2", "--optimizer-in-backward", "worse:Worse", "-k", some)
+    result.assert_outcomes(passed=2, failed=3)
+    assert len([line for line in result.outlines if "shrunk: Scenario(" in line]) == 1

@@ -37,6 +37,16 @@ def test_a_failure_reads_from_what_to_where_to_why():
     ]
 
 
+def test_a_shrunk_scenario_has_a_replay_line_of_its_own():
+    simpler = replace(ROWS["not equivalent"], shrunk="Scenario(iterations=1)", replay_shrunk="inbackward replay y")
+    assert render_failure(simpler)[-3:] == [
+        "  replay: inbackward replay x mine:Mine",
+        "  shrunk: Scenario(iterations=1)",
+        "  replay: inbackward replay y",
+    ]
+    assert render_failure(replace(simpler, replay_shrunk=""))[-1] == "  shrunk: Scenario(iterations=1)"
+
+
 def test_what_is_compared_exactly_has_no_distance():
     lines = render_failure(ROWS["not replayable"])
     assert lines[3:] == [

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from inbackward import Implementation, OptimizerInBackward
+from inbackward import Implementation, OptimizerInBackward, Scenario
 from inbackward.report import Row
+from inbackward.scenario import ModelConfig, StepClosure
 from inbackward.verification import Suite
-from inbackward.workers import DIED, judge_all
+from inbackward.workers import DIED, judge_all, shrink_apart
 
 IDS = ["rng", "closure", "resume-at-zero", "frozen"]
 
@@ -23,6 +24,16 @@ class LeavesAtClosure(OptimizerInBackward):
         if closure is not None:
             os._exit(7)
         super().step()
+
+
+class IgnoresClosure(OptimizerInBackward):
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+
+
+CLOSURE = Scenario(
+    requirement="closure", model=ModelConfig(layers=1, dropout=0.1), may_refuse=True, events=(StepClosure(at=1),)
+)
 
 
 def plain(row: Row) -> Row:
@@ -61,3 +72,15 @@ def test_closing_the_rows_ends_the_workers() -> None:
 def test_one_requirement_too_is_judged_in_a_worker() -> None:
     (row,) = judge_all(Suite(Implementation.drop_in(LeavesAtClosure)), ["closure"], 1)
     assert row.entry["message"] == DIED
+
+
+def test_a_failure_shrinks_alike_in_a_worker_and_without() -> None:
+    suite = Suite(Implementation.drop_in(IgnoresClosure))
+    shrunk = shrink_apart(suite, CLOSURE, 0)
+    assert shrunk is not None
+    assert shrunk.model == ModelConfig(layers=1)
+    assert shrunk == shrink_apart(suite, CLOSURE, 2)
+
+
+def test_a_worker_that_dies_shrinks_nothing() -> None:
+    assert shrink_apart(Suite(Implementation.drop_in(LeavesAtClosure)), CLOSURE, 2) is None

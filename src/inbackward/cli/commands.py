@@ -39,7 +39,7 @@ def verify(arguments: argparse.Namespace) -> int:
     screen = r.Screen(sys.stdout, sys.stderr)
     screen.print(*r.render_header(target, suite, len(ids)))
     try:
-        rows = _judge(suite, ids, again, screen, arguments.fail_fast)
+        rows = _with_one_shrunk(_judge(suite, ids, again, screen, arguments.fail_fast), suite, again, screen)
     finally:
         screen.erase()
     try:
@@ -87,16 +87,27 @@ def replay(arguments: argparse.Namespace) -> int:
 
 def _shrink(implementation: Implementation, scenario: Scenario, device: str, again: list[str]) -> None:
     """Find a simpler scenario that fails likewise, save it, and print it with the line that replays it."""
-    from inbackward.report import save_scenario
-    from inbackward.scenario.plain_data import terse
     from inbackward.shrinking import shrink
 
     with redirect_stdout(sys.stderr):
         shrunk = shrink(implementation, scenario, device)
-    path = save_scenario(REPLAYS, shrunk.label, shrunk.to_json())
-    print("shrunk:", terse(shrunk))
-    if path:
-        print("replay:", shlex.join(["inbackward", "replay", str(path), *again]))
+    short, command = _told(shrunk, again)
+    print("shrunk:", short)
+    if command:
+        print("replay:", command)
+
+
+def _told(scenario: Scenario, again: list[str]) -> tuple[str, str]:
+    """A scenario in short, and the command that runs it from the file it is saved in; ``""`` where it cannot be."""
+    from inbackward.report import save_scenario
+    from inbackward.scenario.plain_data import terse
+
+    path = save_scenario(REPLAYS, scenario.label, scenario.to_json())
+    return terse(scenario), _command(path, again) if path else ""
+
+
+def _command(path: Path, again: list[str]) -> str:
+    return shlex.join(["inbackward", "replay", str(path), *again])
 
 
 def requirements(arguments: argparse.Namespace) -> int:
@@ -137,8 +148,7 @@ def _judge(suite: Suite, ids: list[str], again: list[str], screen: Screen, fail_
         for row in judged:
             path = r.save_replay(REPLAYS, row) if row.scenario else None
             if path:
-                command = shlex.join(["inbackward", "replay", str(path), *again])
-                row = replace(row, entry={**row.entry, "replay": command})
+                row = replace(row, entry={**row.entry, "replay": _command(path, again)})
             rows.append(row)
             screen.row(row)
             if row.failed and fail_fast:
@@ -146,4 +156,20 @@ def _judge(suite: Suite, ids: list[str], again: list[str], screen: Screen, fail_
                 return rows + [r.unreached(CATALOGUE[id], reason) for id in ids[len(rows) :]]
             if len(rows) < len(ids):
                 screen.running(len(rows), len(ids), ids[len(rows)])
+    return rows
+
+
+def _with_one_shrunk(rows: list[Row], suite: Suite, again: list[str], screen: Screen) -> list[Row]:
+    """The rows, the first that failed with a simpler scenario that fails likewise: one is read, and takes seconds."""
+    from inbackward.scenario import Scenario
+    from inbackward.workers import shrink_apart, workers_for
+
+    first = next((index for index, row in enumerate(rows) if row.failed and row.scenario), None)
+    if first is None:
+        return rows
+    screen.running(len(rows), len(rows), f"shrinking {rows[first].entry['id']}")
+    shrunk = shrink_apart(suite, Scenario.from_json(rows[first].scenario), workers_for(suite))
+    if shrunk is not None:
+        short, command = _told(shrunk, again)
+        rows[first] = replace(rows[first], shrunk=short, replay_shrunk=command)
     return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,12 @@ from inbackward.pytest_support.run import FINDING, RUN, Run
 from inbackward.pytest_support.settings import OPTION
 from inbackward.pytest_support.source import Wrong, way_in
 from inbackward.requirements import CATALOGUE
+from inbackward.scenario import Scenario
+from inbackward.scenario.plain_data import terse
+from inbackward.shrinking import shrink_for_report
 from inbackward.verification import Result, Suite
+
+FOLDER = ".inbackward"
 
 
 def check(item: pytest.Function, given: Any, requirement: str) -> None:
@@ -32,6 +38,8 @@ def check(item: pytest.Function, given: Any, requirement: str) -> None:
     row = report.row(result)
     if row.scenario:
         row = _with_replay(row, item, run)
+    if row.failed and row.scenario and run.settings.replay is None and _is_first(item):
+        row = _with_shrunk(row, item, run, suite)
     item.stash[FINDING] = {"target": run.label(suite), "row": asdict(row)}
     _conclude(item, row, run.settings.strict)
 
@@ -45,13 +53,43 @@ def _result(run: Run, suite: Suite, requirement: str) -> Result:
 
 def _with_replay(row: report.Row, item: pytest.Function, run: Run) -> report.Row:
     """The row with the command that runs its decisive scenario again, where that could be saved."""
-    file = run.settings.replay or report.save_replay(item.config.rootpath / ".inbackward", row)
+    file = run.settings.replay or report.save_replay(item.config.rootpath / FOLDER, row)
     if file is None:
         return row
+    return replace(row, entry={**row.entry, "replay": _command(file, item, run, row.entry["id"])})
+
+
+def _command(file: Path, item: pytest.Function, run: Run, requirement: str) -> str:
     file_shown = os.path.relpath(file, item.config.invocation_params.dir)
-    arguments = way_in(item, run.settings, row.entry["id"])
-    command = shlex.join(["pytest", f"{OPTION}-replay", file_shown, *arguments])
-    return replace(row, entry={**row.entry, "replay": command})
+    return shlex.join(["pytest", f"{OPTION}-replay", file_shown, *way_in(item, run.settings, requirement)])
+
+
+def _with_shrunk(row: report.Row, item: pytest.Function, run: Run, suite: Suite) -> report.Row:
+    """The row with a simpler scenario that fails likewise, and the command that runs it where that could be saved."""
+    shrunk = shrink_for_report(suite, Scenario.from_json(row.scenario))
+    if shrunk is None:
+        return row
+    file = report.save_scenario(item.config.rootpath / FOLDER, shrunk.label, shrunk.to_json())
+    command = _command(file, item, run, row.entry["id"]) if file else ""
+    return replace(row, shrunk=terse(shrunk), replay_shrunk=command)
+
+
+def _is_first(item: pytest.Function) -> bool:
+    """Whether this is the first failure of the run, workers of xdist included; shrinking takes seconds.
+
+    The folder in which each worker has its temporary folders is theirs together, and one only can make a file there.
+    """
+    request = item.funcargs["request"]
+    assert isinstance(request, pytest.FixtureRequest)
+    if not item.config.pluginmanager.has_plugin("tmpdir"):
+        return False
+    own: Path = request.getfixturevalue("tmp_path_factory").getbasetemp()
+    shared = own.parent if hasattr(item.config, "workerinput") else own
+    try:
+        (shared / "inbackward-shrinks").touch(exist_ok=False)
+    except OSError:
+        return False
+    return True
 
 
 def _conclude(item: pytest.Function, row: report.Row, strict: bool) -> None:

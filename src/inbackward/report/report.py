@@ -30,6 +30,8 @@ class Row:
         expected: the declared reason of a known defect, or ``""``.
         traceback: of the exception that broke it, or ``""``.
         scenario: the decisive scenario's JSON, for the replay file, or ``""``.
+        shrunk, replay_shrunk: a simpler scenario that fails likewise, in short, and the command that runs it; ``""``
+            where none was looked for. Only people are told: the failure that comes first depends on the tests' order.
     """
 
     entry: dict[str, Any]
@@ -39,6 +41,8 @@ class Row:
     expected: str = ""
     traceback: str = ""
     scenario: str = ""
+    shrunk: str = ""
+    replay_shrunk: str = ""
 
     @property
     def verdict(self) -> Verdict:

@@ -46,7 +46,7 @@ def render_header(target: str, suite: Suite, selected: int) -> list[str]:
 def render_failure(row: Row) -> list[str]:
     """What to know about a row that failed, is a known defect, or carries a declaration that no longer holds.
 
-    About a dozen lines; none for a row that needs none.
+    About a dozen lines, and a few more where a simpler scenario was found; none for a row that needs none.
     """
     if row.stale:
         return _stale(row)
@@ -68,6 +68,10 @@ def render_failure(row: Row) -> list[str]:
     lines += [clip(f"  {finding['sentence']}") for finding in entry.get("diagnosis", [])]
     if entry.get("replay"):
         lines.append(f"  replay: {entry['replay']}")
+    if row.shrunk:
+        lines += wrap(f"shrunk: {row.shrunk}", "  ", lines=12)
+    if row.replay_shrunk:
+        lines.append(f"  replay: {row.replay_shrunk}")
     return lines
 
 

@@ -45,7 +45,7 @@ def to_plain(value: Any) -> Any:
 def terse(value: Any) -> str:
     """``repr`` for people: of a dataclass, only the fields that are not at their default."""
     if isinstance(value, tuple) and any(is_dataclass(item) for item in value):
-        return f"({', '.join(map(terse, value))})"
+        return f"({', '.join(map(terse, value))}{',' * (len(value) == 1)})"
     if not is_dataclass(value) or isinstance(value, type):
         return repr(value)
     own = [(f, getattr(value, f.name)) for f in fields(value)]

@@ -14,7 +14,18 @@ Step = Callable[[Scenario], Scenario]
 
 _PLAINEST = Scenario(model=ModelConfig(layers=1))
 # What is asked of the run stays as it is; the others have steps of their own.
-_NOT_RESET = ("requirement", "name", "expect", "may_refuse", "model", "data", "optimizer", "groups", "events")
+_NOT_RESET = (
+    "requirement",
+    "name",
+    "expect",
+    "may_refuse",
+    "iterations",
+    "model",
+    "data",
+    "optimizer",
+    "groups",
+    "events",
+)
 
 
 def simplifications(scenario: Scenario) -> list[Step]:
