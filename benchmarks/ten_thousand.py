@@ -23,7 +23,7 @@ from torch import Tensor
 
 from inbackward import Implementation, OptimizerInBackward, Scenario
 from inbackward.judging import judge
-from inbackward.optimizer.one_at_a_time import OneAtATime
+from inbackward.optimizer.partial_step import PartialStep
 from inbackward.requirements import checkable, default_arms
 from inbackward.scenario import EVENTS, without
 from inbackward.scenario.generator import generate
@@ -47,25 +47,25 @@ OFTEN = {
 }
 
 
-class ZeroGradientSkipped(OneAtATime):
+class ZeroGradientSkipped(PartialStep):
     """Saves the update of a parameter whose gradient is zero: no momentum goes on, no weight decays, no step counts."""
 
-    def step(self, p: Tensor) -> None:
-        if p.grad is not None and p.numel() and not p.grad.is_sparse and not p.grad.count_nonzero():
+    def step(self, parameters: Sequence[Tensor]) -> None:
+        zero = [p for p in parameters if p.numel() and not p.grad.is_sparse and not p.grad.count_nonzero()]
+        for p in zero:
             p.grad = None
-        else:
-            super().step(p)
+        super().step([p for p in parameters if p.grad is not None])
 
 
-class ThawedFresh(OneAtATime):
+class ThawedFresh(PartialStep):
     """A parameter that was frozen for a while goes on with fresh state, as if it were new."""
 
     frozen: frozenset[Tensor] = frozenset()
 
-    def step(self, p: Tensor) -> None:
-        if p in self.frozen:
+    def step(self, parameters: Sequence[Tensor]) -> None:
+        for p in self.frozen.intersection(parameters):
             self._inner.state.pop(p, None)
-        super().step(p)
+        super().step(parameters)
 
     def settle(self) -> None:
         super().settle()
@@ -73,15 +73,15 @@ class ThawedFresh(OneAtATime):
         self.frozen = frozenset(p for p in everything if not p.requires_grad)
 
 
-class MomentumReadOnce(OneAtATime):
+class MomentumReadOnce(PartialStep):
     """Reads momentum and betas of a group once, when it first steps one of its parameters."""
 
-    def step(self, p: Tensor) -> None:
+    def step(self, parameters: Sequence[Tensor]) -> None:
         first = self.__dict__.setdefault("first", {})
         now = [dict(group) for group in self._inner.param_groups]
         for i, group in enumerate(self._inner.param_groups):
             group.update(first.setdefault(i, {k: group[k] for k in ("momentum", "betas") if k in group}))
-        super().step(p)
+        super().step(parameters)
         for group, kept in zip(self._inner.param_groups, now, strict=True):
             group.update(kept)
 
@@ -89,12 +89,12 @@ class MomentumReadOnce(OneAtATime):
 class Faulty(OptimizerInBackward):
     """The package's class with one mistake in how it steps a parameter."""
 
-    stepper: type[OneAtATime]
+    stepper: type[PartialStep]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "_inner" in state:
-            self._one_at_a_time = self.stepper(self._inner)
+            self._partial = self.stepper(self._inner)
 
 
 class SkipsZeroGradients(Faulty):
@@ -143,7 +143,7 @@ def restricted(scenario: Scenario, implementation: Implementation) -> Scenario:
 def targets() -> dict[str, Implementation]:
     """What is held to the draw: two that are right, and the faults."""
     ours = as_implementation(OptimizerInBackward)
-    faults = {name: Implementation.drop_in(cls, unsupported=ours.unsupported) for name, cls in FAULTS.items()}
+    faults = {name: as_implementation(cls) for name, cls in FAULTS.items()}
     return {"ours": ours, "tutorial": tutorial_hooks.implementation, **faults}
 
 

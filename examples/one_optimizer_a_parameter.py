@@ -50,6 +50,7 @@ UNSUPPORTED = {
     "global-clip": EVERY_BACKWARD,
     "grad-scaler": EVERY_BACKWARD,
     "foreign-backward": EVERY_BACKWARD,
+    "two-backwards": "under autocast some parameters are stepped twice before autograd notices a changed weight",
     "stale-read": "a parameter is new as soon as its gradient is final, also for what reads it later in that backward",
     "checkpointed-activations": "a weight shared by reentrant segments is stepped once a segment, as its hook runs",
     "closure": NO_STEP,

@@ -9,8 +9,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -52,7 +55,10 @@ class StepHook:
             )
             return
         self._used = True
-        self._step(owner, p)
+        if torch.compiler.is_dynamo_compiling():  # compiled autograd would trace the update, with other roundings
+            _untraced(self._step, owner, p)
+        else:
+            self._step(owner, p)
 
     def register(self, p: Tensor) -> None:
         """Attach to `p`. torch refuses a frozen one, so it is unfrozen for that moment; the hook survives freezing."""
@@ -74,6 +80,11 @@ class StepHook:
             self.remove()
 
 
+@_disable_dynamo
+def _untraced(step: Callable[[Any, Tensor], None], owner: Any, p: Tensor) -> None:
+    step(owner, p)
+
+
 def step_hooks(p: Tensor) -> list[StepHook]:
     """The `StepHook` objects on `p`, whoever put them there."""
     return [hook for hook in (p._post_accumulate_grad_hooks or {}).values() if isinstance(hook, StepHook)]
@@ -87,6 +98,11 @@ def within_another_backward() -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def takes_part(p: Tensor) -> bool:
+    """Whether the backward that runs now will have a gradient for `p`."""
+    return p.requires_grad and torch._C._will_engine_execute_node(get_gradient_edge(p).node)
 
 
 def can_carry_hook(p: Tensor) -> bool:

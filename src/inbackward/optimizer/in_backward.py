@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,14 +15,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from inbackward.optimizer.checkpoint import check_fits
-from inbackward.optimizer.hook import StepHook, can_carry_hook, step_hooks, within_another_backward
-from inbackward.optimizer.one_at_a_time import OneAtATime
+from inbackward.optimizer.hook import StepHook, can_carry_hook, step_hooks, takes_part, within_another_backward
 from inbackward.optimizer.own_implementation import OwnImplementation
+from inbackward.optimizer.partial_step import PartialStep
+from inbackward.optimizer.ready import AtEnd, Ready
 from inbackward.optimizer.rehearsal import Rehearsal, is_rehearsal
+from inbackward.optimizer.wrapper import OptimizerWrapper
 
 
-class OptimizerInBackward(Optimizer):
+class OptimizerInBackward(OptimizerWrapper):
     """A drop-in for a torch optimizer that needs no memory for gradients: each is used and freed within `backward()`.
 
     The usual loop holds the gradients of all parameters at once, between `backward()` and `step()`. Here a parameter is
@@ -31,18 +34,26 @@ class OptimizerInBackward(Optimizer):
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
         for batch in data:
             model(batch).backward()  # updates the parameters
-            optimizer.step()  # changes nothing more; schedulers and step hooks expect the call
+            optimizer.step()  # ends the iteration; nothing is left to update
             scheduler.step()
             optimizer.zero_grad()
+
+    `backward()` updates and `step()` ends the iteration, and must be called: a second gradient for a parameter that has
+    been updated since the last `step()` is an error, raised before anything of that second backward is used. So a loop
+    with several backwards a step, written for a plain optimizer, is not silently trained in another way. Put all
+    backwards but the last into `with optimizer.no_step():`. Only `zero_grad()` after a backward that raised, and
+    `load_state_dict()`, begin anew without a `step()`.
 
     One optimizer of the wrapped class does the work: `param_groups`, `state`, `defaults`, `state_dict()` and whatever
     else the wrapped class offers are its own. So schedulers and edits of a group act at once, and a checkpoint of the
     plain optimizer loads here and the reverse. A value that the wrapped class writes into its groups (a counter) is
-    seen there from `step()` on; an attribute that it keeps of itself, it changes once a parameter, not once a step.
+    seen there from `step()` on; an attribute that it keeps of itself, it changes with each bucket, not once a step.
 
-    Each `backward()` is one update with the gradient as it is then, so that several micro-batches, a clipped total
-    norm, a GradScaler and DistributedDataParallel need more than this class alone. Keep a reference to the optimizer:
-    deleting it ends the updates, as `close()` does. A new one over exactly the same parameters takes over.
+    A few parameters are updated together, a bucket, as that is faster: what waits never has more bytes of gradients
+    than the largest gradient, so at most two of that size exist at once. What waits when a backward raises is used.
+
+    Keep a reference to the optimizer: deleting it ends the updates, as `close()` does. A new one over exactly the same
+    parameters takes over.
 
     A gradient that exists when `step()` is called is used then, as the plain optimizer would: one that was set by hand,
     that of a parameter put into a group by hand, and those that come from a backward within the backward. There
@@ -52,41 +63,54 @@ class OptimizerInBackward(Optimizer):
     Args:
         params (iterable of Tensor, of (str, Tensor) or of dict): what the wrapped class takes as its `params`.
         optimizer_cls (type[Optimizer] or callable): the class to wrap, or a callable that builds one from `params`.
+        bucket_bytes (int, optional): bytes of gradients that are used together. Default: those of the largest
+            parameter. 0 updates each parameter alone, which is slower and holds one gradient at a time.
         **kwargs: passed on to `optimizer_cls`.
 
     Raises:
         TypeError: `optimizer_cls` does not build a `torch.optim.Optimizer`, or `params` is a module.
         ValueError: the optimizer cannot step inside backward (its `step` needs a closure, or it is differentiable), or
             some of the parameters, but not all, belong to another `OptimizerInBackward` that is alive.
-        RuntimeError: torch is older than 2.6. Later, from `step(closure)`; and from `backward()`, if the wrapped
-            optimizer turns out to couple its parameters through its groups.
+        RuntimeError: torch is older than 2.6. Later, from `step(closure)`; and from `backward()`, at a second gradient
+            since the last `step()`, or if the wrapped optimizer turns out to couple its parameters through its groups.
 
     Sources: the PyTorch tutorial "How to save memory by fusing the optimizer step into the backward pass"; the idea of
     updating during the backward pass is from LOMO (arXiv 2306.09782).
     """
 
-    _inner: Optimizer
     closed: bool
     optimizer_in_backward = OwnImplementation()
 
-    def __init__(self, params: ParamsT, optimizer_cls: Callable[..., Optimizer], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        params: ParamsT,
+        optimizer_cls: Callable[..., Optimizer],
+        *,
+        bucket_bytes: int | None = None,
+        **kwargs: Any,
+    ) -> None:
         _check_torch(torch.__version__)
-        self.__setstate__({"_inner": _build(params, optimizer_cls, kwargs), "closed": False})
+        inner = _build(params, optimizer_cls, kwargs)
+        self.__setstate__({"_inner": inner, "closed": False, "_bucket_bytes": bucket_bytes})
 
     # How an instance comes to life: built, copied and unpickled ones alike, each with hooks on the parameters at hand.
 
     def __getstate__(self) -> dict[str, Any]:
         self._rehearsal.forget(self._inner)
-        self._one_at_a_time.settle()
-        return {"_inner": self._inner, "closed": self.closed}
+        self._settle()
+        return {"_inner": self._inner, "closed": self.closed, "_bucket_bytes": self._bucket_bytes}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_inner" not in state:  # what Optimizer.load_state_dict sets, if it is called on this object directly
             self._inner.__setstate__(state)
             return
         super().__setstate__(state)  # not Optimizer.__init__, which would empty the state that Adagrad is built with
-        self._one_at_a_time = OneAtATime(self._inner)
+        self._partial = PartialStep(self._inner)
         self._rehearsal = Rehearsal()
+        self._lock = threading.RLock()  # autograd has one thread a device
+        self._backwards: dict[int, Ready] = {}  # those that run now
+        self._updated: set[Tensor] = set()  # since the last step()
+        self._interrupted = self._keeps = False
         self._hook = StepHook(self, OptimizerInBackward._update)
         if not self.closed:
             self._claim()
@@ -114,28 +138,98 @@ class OptimizerInBackward(Optimizer):
             for hook in step_hooks(p):
                 hook.remove()  # its optimizer is dead
             self._hook.register(p)
+        self._limit = max((p.nbytes for p in ours), default=0) if self._bucket_bytes is None else self._bucket_bytes
         return fresh
 
     def close(self) -> None:
         """Stop stepping, for good, and take the hooks off the parameters. Gradients stay from now on."""
         self.closed = True
         self._hook.remove()
-        self._one_at_a_time.settle()
+        self._end_backwards()
+        self._settle()
+
+    # The backward.
+
+    @contextmanager
+    def no_step(self) -> Iterator[None]:
+        """In this context `backward()` updates nothing and leaves its gradients, as in the usual loop.
+
+        For the micro-batches before the last, whose gradients the last backward adds to and uses:
+
+            for micro_batch in batch[:-1]:
+                with optimizer.no_step():
+                    loss_of(micro_batch).backward()
+            loss_of(batch[-1]).backward()  # updates the parameters
+            optimizer.step()
+
+        And for a backward that must not train these parameters, as a generator's that flows through a discriminator;
+        call `zero_grad()` after it, as for a plain optimizer. (To freeze them meanwhile saves their gradients.)
+        """
+        before, self._keeps = self._keeps, True
+        try:
+            yield
+        finally:
+            self._keeps = before
+
+    def _update(self, p: Tensor) -> None:
+        """Use the gradient of `p`, which is final: now, or with the next ones, at the latest when this backward ends.
+
+        The hooks come here, and so may whoever else knows that a gradient is final.
+        """
+        with self._lock:
+            backward = self._backwards.get(torch._C._current_graph_task_id()) or self._enter()
+            if p in self._updated:
+                raise self._second(p)
+            if self._keeps or backward.nested:
+                return  # nested, pytorch#81296: a weight shared by two segments comes here once a segment
+            backward.add(p)
+
+    def _enter(self) -> Ready:
+        """A backward has brought its first gradient. Refuse one that would update a parameter twice."""
+        self._rehearsal.forget(self._inner)
+        task = torch._C._current_graph_task_id()
+        if task < 0:  # compiled autograd runs the hooks outside of any backward
+            return Ready(self._apply, 0, nested=False)
+        nested = within_another_backward()
+        if not nested:  # else the parameters were updated by the backward around it
+            for p in self._updated:
+                if takes_part(p):
+                    raise self._second(p)
+        ready = self._backwards[task] = Ready(self._apply, self._limit, nested)
+        AtEnd(partial(self._leave, task))
+        return ready
+
+    def _leave(self, task: int, failed: bool) -> None:
+        with self._lock:
+            ready = self._backwards.pop(task, None)
+            self._interrupted |= failed
+            if ready is not None:
+                ready.flush()
+
+    def _end_backwards(self) -> None:
+        """End those that have not told of their end, as one does only later whose error came on another thread."""
+        for task in list(self._backwards):
+            self._leave(task, failed=True)
+
+    def _apply(self, parameters: list[Tensor]) -> None:
+        self._updated.update(parameters)  # before, as an optimizer that raises may have updated some of them
+        self._partial.step(parameters)
+
+    def _second(self, p: Tensor) -> RuntimeError:
+        return RuntimeError(
+            f"{self._partial.place_of(p)} has been updated since the last step() and gets a second gradient: call "
+            "optimizer.step() after the backward() of each iteration, and put the backwards that come before an "
+            "iteration's last one into `with optimizer.no_step():`"
+        )
 
     # The loop.
 
-    def _update(self, p: Tensor) -> None:
-        self._opt_called = True  # what LRScheduler looks at, to warn when it is stepped before the optimizer
-        if within_another_backward():
-            return  # pytorch#81296: a weight shared by two segments comes here once a segment
-        self._rehearsal.forget(self._inner)
-        self._one_at_a_time.step(p)
-
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Change nothing, as the parameters were updated inside `backward()`; a gradient left over is used now.
+        """End the iteration, whose parameters were updated inside `backward()`; a gradient left over is used now.
 
         Raises:
-            RuntimeError: if given a closure, whose `backward()` would be an update of its own.
+            RuntimeError: if given a closure, whose `backward()` would be an update of its own; or if a parameter that
+                has been updated has a gradient again.
         """
         if closure is not None:
             raise RuntimeError(
@@ -144,19 +238,45 @@ class OptimizerInBackward(Optimizer):
             )
         if self.closed:
             return
+        self._end_backwards()
         self._claim()
-        left = dict.fromkeys(p for group in self.param_groups for p in group["params"] if p.grad is not None)
+        left = list(dict.fromkeys(p for group in self.param_groups for p in group["params"] if p.grad is not None))
+        for p in left:
+            if p in self._updated:
+                raise self._second(p)
         if left and is_rehearsal(self._inner, left):
             self._rehearsal.hold(self._inner)
-        else:
-            for p in left:
-                self._rehearsal.forget(self._inner)
-                self._one_at_a_time.step(p)
-        self._one_at_a_time.settle()
+        elif left:
+            self._rehearsal.forget(self._inner)
+            for kind in {p.device.type for p in left}:
+                self._apply([p for p in left if p.device.type == kind])
+        self._begin_anew()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the wrapped optimizer does; there is a gradient only where no update took place."""
+        self._end_backwards()
+        if self._interrupted:
+            self._begin_anew()
         self._inner.zero_grad(set_to_none)
+
+    def _begin_anew(self) -> None:
+        self._interrupted = False
+        self._updated.clear()
+        self._settle()
+
+    def _settle(self) -> None:
+        self._partial.settle()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state dict of the wrapped optimizer, or of an `OptimizerInBackward` over it.
+
+        Raises:
+            TypeError: it is no dict.
+            ValueError: it does not fit, where that can be told; nothing has changed then.
+        """
+        super().load_state_dict(state_dict)
+        self._rehearsal = Rehearsal()
+        self._begin_anew()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as the wrapped optimizer does; if that is refused, nothing has changed."""
@@ -170,67 +290,6 @@ class OptimizerInBackward(Optimizer):
             for p in set(self.state) - known:
                 del self.state[p]
             raise
-
-    # What belongs to the wrapped optimizer.
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self._inner.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self._inner.param_groups = groups
-
-    @property
-    def state(self) -> defaultdict[Tensor, Any]:
-        return self._inner.state
-
-    @state.setter
-    def state(self, state: defaultdict[Tensor, Any]) -> None:
-        self._inner.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self._inner.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self._inner.defaults = defaults
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state dict of the wrapped optimizer, in its own layout."""
-        self._one_at_a_time.settle()
-        for pre_hook in self._optimizer_state_dict_pre_hooks.values():
-            pre_hook(self)
-        state_dict = self._inner.state_dict()
-        for post_hook in self._optimizer_state_dict_post_hooks.values():
-            changed = post_hook(self, state_dict)
-            state_dict = state_dict if changed is None else changed
-        return state_dict
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state dict of the wrapped optimizer, or of an `OptimizerInBackward` over it.
-
-        Raises:
-            ValueError: the state dict does not fit, where that can be told; nothing has changed then.
-        """
-        if not isinstance(state_dict, dict):
-            raise TypeError(f"state_dict must be a dict, as state_dict() returns it, got a {type(state_dict).__name__}")
-        state_dict = state_dict.copy()
-        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = pre_hook(self, state_dict)
-            state_dict = state_dict if changed is None else changed
-        check_fits(self._inner, state_dict)
-        self._one_at_a_time.settle()
-        self._inner.load_state_dict(state_dict)
-        self._rehearsal = Rehearsal()
-        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
-            post_hook(self)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._inner, name)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{' (closed)' if self.closed else ''} over {self._inner!r}"

@@ -52,9 +52,8 @@ _CONFLICTS: Mapping[str, tuple[tuple[str, ...], str]] = {
     ),
     "dtype": (("autocast", "grad-scaler"), "autocast is for fp32 parameters"),
     "autocast": (
-        ("grad-scaler", "cast-or-move", "two-backwards"),
-        "it is for fp32 parameters, and a scaler has its own; and what the graph holds are casts of the weights, so "
-        "that autograd does not notice in time that a weight has changed before a second backward",
+        ("grad-scaler", "cast-or-move"),
+        "it is for fp32 parameters, and a scaler has its own",
     ),
     "cast-or-move": (
         ("resume", *MAY_REFUSE),
@@ -83,10 +82,6 @@ _CONFLICTS: Mapping[str, tuple[tuple[str, ...], str]] = {
         "the parameter that interrupts must have a gradient, and the reference is never interrupted: its hooks see all",
     ),
     "non-finite": (("closure", "two-backwards"), "one spoiled backward an iteration"),
-    "two-backwards": (
-        ("frozen", "freeze-later", "unfreeze-later"),
-        "where the last layers are frozen, others are stepped twice before autograd notices that one has changed",
-    ),
     "moved": (("lr-schedule", "gradient-scale"), "a learning rate or a loss of zero moves nothing, and need not"),
     "observer": (("step-hooks",), "reading the dictionary for torch.distributed.checkpoint may take a step"),
     "deepcopy": (("gradient-hooks",), "a copy of a parameter has no hooks, and one of a later new model has"),

@@ -1,14 +1,13 @@
-"""Stepping a plain optimizer one parameter at a time."""
+"""Stepping a plain optimizer for some of its parameters."""
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 # torch wraps every `step` in one function, which runs the hooks that are common to all optimizers and opens a profiler
@@ -17,70 +16,75 @@ _WRAPPER = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noq
 _OF_PARAMETERS = ("params", "param_names")  # group entries that hold one item a parameter
 
 
-class OneAtATime:
-    """Makes `step(p)` do for one parameter what the plain optimizer's `step()` does for all.
+class PartialStep:
+    """Makes `step(parameters)` do for some parameters what the plain optimizer's `step()` does for all.
 
-    The optimizer's groups are narrowed to `p` for that moment, everything else is its own: it reads its
+    The optimizer's groups are narrowed to them for that moment, everything else is its own: it reads its
     hyperparameters from the groups as they are now, and a parameter listed twice in a group is stepped twice.
 
-    What the optimizer itself writes into a group (a counter, a running weight) must not be seen by the next parameter
+    What the optimizer itself writes into a group (a counter, a running weight) must not be seen by the next parameters
     of the same iteration, nor be lost. Such values are kept until `settle()`, which is called at the user's `step()`,
-    when the plain optimizer would have written them, or at the latest when a parameter comes round again. Values that
-    differ between parameters, or a tensor changed in place, show that the optimizer couples its parameters: an error.
+    when the plain optimizer would have written them. Values that differ between parameters, or a tensor changed in
+    place, show that the optimizer couples its parameters: an error.
     """
 
     def __init__(self, inner: Optimizer) -> None:
         self._inner = inner
-        self._lock = threading.RLock()  # autograd has one thread a device
         self._places: dict[int, list[tuple[int, int]]] = {}
-        self._stepped: set[int] = set()
         self._written: dict[int, dict[str, Any]] = {}
 
-    @_disable_dynamo  # compiled autograd would trace the update, with other roundings
-    def step(self, p: Tensor) -> None:
-        """Update `p` and free its gradient, which is kept if the optimizer raises or has no such parameter."""
-        with self._lock:
-            if id(p) in self._stepped:
-                self.settle()
-            groups = self._inner.param_groups
-            narrowed = self._narrowed(p)
-            if not narrowed:
-                return
-            versions = {(i, k): v._version for i, group in narrowed.items() for k, v in group.items() if _counts(v)}
-            self._inner.param_groups = list(narrowed.values())
-            try:
-                with _without_autocast(p):
-                    _bare_step(self._inner)
-            finally:
-                self._inner.param_groups = groups
-            self._stepped.add(id(p))
-            for i, group in narrowed.items():
-                for key, value in group.items():
-                    if value is not groups[i].get(key) and key not in _OF_PARAMETERS:
-                        self._write(i, key, value)
-                    elif _counts(value) and value._version != versions[i, key]:
-                        raise self._coupled(f"changes the group entry {key!r} in place")
-            p.grad = None
+    def step(self, parameters: Sequence[Tensor]) -> None:
+        """Update the parameters, all of one kind of device, and free their gradients.
+
+        A gradient is kept if the optimizer raises, or has no such parameter.
+        """
+        groups = self._inner.param_groups
+        narrowed = self._narrowed(parameters)
+        if not narrowed:
+            return
+        versions = {(i, k): v._version for i, group in narrowed.items() for k, v in group.items() if _counts(v)}
+        self._inner.param_groups = list(narrowed.values())
+        try:
+            with _without_autocast(parameters[0].device.type):
+                _bare_step(self._inner)
+        finally:
+            self._inner.param_groups = groups
+        for i, group in narrowed.items():
+            for key, value in group.items():
+                if value is not groups[i].get(key) and key not in _OF_PARAMETERS:
+                    self._write(i, key, value)
+                elif _counts(value) and value._version != versions[i, key]:
+                    raise self._coupled(f"changes the group entry {key!r} in place")
+            for p in group["params"]:
+                p.grad = None
 
     def settle(self) -> None:
         """Let the groups have what the optimizer wrote into them since the last time."""
-        with self._lock:
-            for i, entries in self._written.items():
-                if i < len(self._inner.param_groups):
-                    self._inner.param_groups[i].update(entries)
-            self._written.clear()
-            self._stepped.clear()
+        for i, entries in self._written.items():
+            if i < len(self._inner.param_groups):
+                self._inner.param_groups[i].update(entries)
+        self._written.clear()
 
-    def _narrowed(self, p: Tensor) -> dict[int, dict[str, Any]]:
-        """Copies of the groups that hold `p`, by their index, with `p` alone."""
+    def _narrowed(self, parameters: Sequence[Tensor]) -> dict[int, dict[str, Any]]:
+        """Copies of the groups that hold any of the parameters, by their index, with these alone."""
+        groups = self._inner.param_groups
         narrowed: dict[int, dict[str, Any]] = {}
-        for i, position in self._places_of(p):
-            group = self._inner.param_groups[i]
-            part = narrowed.setdefault(i, {**group, **{key: [] for key in _OF_PARAMETERS if key in group}})
-            for key in _OF_PARAMETERS:
-                if key in group:
-                    part[key].extend(group[key][position : position + 1])
+        for p in parameters:
+            for i, position in self._places_of(p):
+                group = groups[i]
+                if i not in narrowed:
+                    narrowed[i] = {**group, **{key: [] for key in _OF_PARAMETERS if key in group}}
+                narrowed[i]["params"].append(p)
+                if "param_names" in group:
+                    narrowed[i]["param_names"].append(group["param_names"][position])
         return narrowed
+
+    def place_of(self, p: Tensor) -> str:
+        """Where `p` is, for messages."""
+        i, position = self._places_of(p)[0]
+        group = self._inner.param_groups[i]
+        name = f" {group['param_names'][position]}" if "param_names" in group else ""
+        return f"parameter {position} of group {i},{name} of shape {tuple(p.shape)},"
 
     def _places_of(self, p: Tensor) -> list[tuple[int, int]]:
         """Every (group, position) of `p`. Remembered, as searching is quadratic; checked, as groups are the user's."""
@@ -121,9 +125,8 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b) or (a != a and b != b)
 
 
-def _without_autocast(p: Tensor) -> AbstractContextManager[Any]:
+def _without_autocast(kind: str) -> AbstractContextManager[Any]:
     """An optimizer steps outside autocast in the usual loop, even where `backward()` is called inside it."""
-    kind = p.device.type
     active = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     return torch.autocast(kind, enabled=False) if active else nullcontext()
 

@@ -1,0 +1,73 @@
+"""What a backward has ready for the update, and how it is told that it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Use = Callable[[list[Tensor]], None]
+
+
+class Ready:
+    """The parameters of one backward whose gradients are final and not used yet.
+
+    They are used together, since one call of a kernel for many parameters costs little more than for one; but never
+    more of them than `limit` bytes of gradients and one, as what waits takes memory.
+
+    What a CUDA stream computed is used on that stream, where no synchronisation is needed, so each has its own.
+
+    Args:
+        use: what is done with the gradients.
+        limit: bytes of gradients at which they are used.
+        nested: whether the backward runs within another one, which alone knows when a gradient is final.
+    """
+
+    def __init__(self, use: Use, limit: int, nested: bool) -> None:
+        self.nested = nested
+        self._use = use
+        self._limit = limit
+        self._waiting: dict[Any, tuple[dict[Tensor, None], int]] = {}
+
+    def add(self, p: Tensor) -> None:
+        """Take `p`, and use what waits once that is enough."""
+        stream = torch.cuda.current_stream(p.device) if p.is_cuda else p.device.type
+        parameters, size = self._waiting.pop(stream, ({}, 0))
+        parameters[p] = None
+        size += p.nbytes
+        if size < self._limit:
+            self._waiting[stream] = parameters, size
+        else:
+            self._use(list(parameters))
+
+    def flush(self) -> None:
+        """Use all that waits."""
+        while self._waiting:
+            parameters, _ = self._waiting.pop(next(iter(self._waiting)))
+            self._use([p for p in parameters if p.grad is not None])
+
+
+class AtEnd:
+    """Calls `end(failed)` once a backward is over, whether it reached its end or raised.
+
+    Autograd calls what is queued at the end of a backward that succeeds, and drops it unused where one fails.
+    """
+
+    _end: Callable[[bool], None] | None = None
+
+    def __init__(self, end: Callable[[bool], None]) -> None:
+        torch.autograd.Variable._execution_engine.queue_callback(self)
+        self._end = end
+
+    def __call__(self) -> None:
+        self._finish(failed=False)
+
+    def __del__(self) -> None:
+        self._finish(failed=True)
+
+    def _finish(self, failed: bool) -> None:
+        end, self._end = self._end, None
+        if end is not None:
+            end(failed)
