@@ -7,10 +7,14 @@ that ignores schedulers must still not be told that its checkpoints are wrong.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from inbackward.judging import Outcome, Verdict
 from inbackward.scenario import Scenario, alone, without
 from inbackward.scenario.space.rules import NEEDS
+
+# What every class that frees gradients does, and nothing else is let through: docs/decisions/0008-zeros.md.
+FREED = "gradients are freed whatever zero_grad() is told: an unused parameter is left alone, never stepped on zeros"
 
 
 def judge_for_requirement(judge: Callable[[Scenario], Outcome], scenario: Scenario) -> Outcome:
@@ -24,6 +28,10 @@ def judge_for_requirement(judge: Callable[[Scenario], Outcome], scenario: Scenar
     outcome = judge(scenario)
     if not _differs(outcome):
         return outcome
+    if scenario.zero_grad == "zeros":
+        freed = judge(scenario.with_(zero_grad="told-zeros"))
+        if freed.verdict.holds:
+            return replace(freed, scenario=scenario, verdict=Verdict.UNSUPPORTED, message=FREED)
     own = frozenset({scenario.requirement, *NEEDS.get(scenario.requirement, ())})
     simple = alone(scenario, own).with_(name=f"{scenario.name}-alone")
     if simple.digest == scenario.digest:

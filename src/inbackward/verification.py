@@ -67,12 +67,17 @@ class Result:
     @property
     def found(self) -> Verdict:
         """What the scenarios say, whatever was declared: the worst of those that ran."""
-        return worst(o.verdict for o in self._ran) if self._ran else Verdict.NOT_RUN
+        counted = self._ran or self.outcomes
+        return worst(o.verdict for o in counted) if counted else Verdict.NOT_RUN
 
     @property
     def _ran(self) -> tuple[Outcome, ...]:
-        """Leaves out what could not run here. What ran, differed and proved nothing for want of power counts."""
-        return tuple(o for o in self.outcomes if o.verdict is not Verdict.NOT_RUN or o.compared)
+        """Leaves out what could not run here, and what no implementation is held to.
+
+        What ran, differed and proved nothing for want of power counts.
+        """
+        held = (o for o in self.outcomes if o.verdict is not Verdict.UNSUPPORTED)
+        return tuple(o for o in held if o.verdict is not Verdict.NOT_RUN or o.compared)
 
     @property
     def verdict(self) -> Verdict:
@@ -82,7 +87,9 @@ class Result:
     @property
     def holds_after_all(self) -> bool:
         """Declared unsupported or failing, and every one of its scenarios ran and holds: the declaration is stale."""
-        return bool(self.declared or self.expected) and all(o.verdict.holds for o in self.outcomes) and self.ran_any
+        held = [o for o in self.outcomes if o.verdict is not Verdict.UNSUPPORTED]
+        holds = bool(held) and all(o.verdict.holds for o in held)
+        return bool(self.declared or self.expected) and holds and self.ran_any
 
     @property
     def ran_any(self) -> bool:
@@ -103,6 +110,11 @@ class Result:
     def not_run(self) -> tuple[Outcome, ...]:
         """Scenarios that could not run, or proved nothing for want of power, each with its reason."""
         return tuple(o for o in self.outcomes if o.verdict is Verdict.NOT_RUN)
+
+    @property
+    def unsupported(self) -> tuple[Outcome, ...]:
+        """Scenarios that nobody who steps inside backward is held to, each with its reason; counted apart."""
+        return tuple(o for o in self.outcomes if o.verdict is Verdict.UNSUPPORTED)
 
     @property
     def divergence(self) -> Divergence | None:

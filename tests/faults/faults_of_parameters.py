@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tests.faults.fault import Fault
-from tests.shapes.mine import Mine
+from tests.shapes.mine import AtStep, Mine
 from torch import Tensor, nn
 
 from inbackward import Implementation
@@ -199,6 +199,46 @@ class UnusedSteppedOnZeros(AfterEachStep):
         p.grad = None
 
 
+class KeepsZeros(Mine):
+    """Makes up in ``step()``, one by one, the zeros that ``zero_grad(set_to_none=False)`` would have left."""
+
+    zeros: frozenset[Tensor] = frozenset()
+    met: frozenset[Tensor] = frozenset()
+
+    def update(self, p: Tensor) -> None:
+        self.met |= {p}
+        super().update(p)
+
+    def step(self, closure: Any = None) -> None:
+        super().step(closure)
+        for p in self.zeros - self.met:
+            p.grad = torch.zeros_like(p)
+            super().update(p)
+            self.free(p)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad()
+        self.zeros = frozenset() if set_to_none else self.zeroed()
+        self.met = frozenset()
+
+    def zeroed(self) -> frozenset[Tensor]:
+        return self.zeros | self.met
+
+
+class ZerosForEverything(KeepsZeros):
+    """Also for what has never had a gradient, which a plain optimizer leaves alone."""
+
+    def zeroed(self) -> frozenset[Tensor]:
+        return frozenset(p for group in self.param_groups for p in group["params"])
+
+
+class ZerosOnce(KeepsZeros):
+    """Zeros in the place of the last gradients only: what was unused twice is left alone the second time."""
+
+    def zeroed(self) -> frozenset[Tensor]:
+        return self.met
+
+
 class UnusedLosesItsState(AfterEachStep):
     def touch(self, p: Tensor, group: dict[str, Any]) -> None:
         self.state.pop(p, None)
@@ -247,6 +287,8 @@ FAULTS = [
     ),
     Fault(UnusedLosesItsState, "unused", "convolution-sgd", "iteration 1, state-names branch.", first={"parameter": 2}),
     Fault(WaitsForAll, "unused", "always-sgd", "iteration 0, parameter "),
+    Fault(ZerosForEverything, "unused", "zeros-adamw", "iteration 1, parameter branch.", right=AtStep),
+    Fault(ZerosOnce, "unused", "zeros-sgd", "iteration 4, parameter branch.", right=AtStep),
     Fault(FrozenDecayed, "freeze-later", "first-adamw", "iteration 2, parameter embedding.weight"),
     Fault(FrozenLosesItsState, "freeze-later", "every-other-and-back-sgd", "iteration "),
     Fault(HooksOnTrainable, "unfreeze-later", "vectors-sgd", "iteration 2, parameter ", first={"loss": 3}),

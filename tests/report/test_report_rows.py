@@ -49,6 +49,9 @@ ROWS = {
     "not run": row(result(outcome(Verdict.NOT_RUN, message="no power: too small"), id="unused")),
     "unsupported": row(result(failing(), id="tensor-lr", declared="a number only")),
     "known defect": row(result(failing(), id="optimizers", expected="bug 12")),
+    "one unsupported": row(
+        result(outcome(Verdict.EQUIVALENT), outcome(Verdict.UNSUPPORTED, message="freed"), id="resume-at-zero")
+    ),
     "stale": row(result(outcome(Verdict.EQUIVALENT), id="observer", declared="never tried")),
     "unreached": unreached(CATALOGUE["weights-only-load"], "--fail-fast ended the run at plain"),
 }
@@ -86,7 +89,7 @@ def test_every_requirement_is_counted_once():
     verdicts = {k: n for k, n in counts.items() if k in {v.value for v in Verdict} | {"expected-failures"}}
     assert counts["requirements"] == len(CATALOGUE) == counts["not-selected"] + sum(verdicts.values())
     assert verdicts == {
-        "equivalent": 1,
+        "equivalent": 2,
         "equivalent-within-noise": 1,
         "refused": 1,
         "unsupported": 2,
@@ -95,8 +98,8 @@ def test_every_requirement_is_counted_once():
         "broken": 1,
         "not-run": 2,
     }
-    assert (counts["scenarios"], counts["tensors_compared"], counts["tensors_existing"]) == (11, 110, 132)
-    assert counts["unobserved"] == 11
+    assert (counts["scenarios"], counts["tensors_compared"], counts["tensors_existing"]) == (13, 130, 156)
+    assert counts["unobserved"] == 13
 
 
 def test_a_replay_starts_from_the_decisive_scenario():

@@ -92,6 +92,7 @@ def test_remarks_quote_who_refused_or_declared():
         "closure: refused: RuntimeError: no",
         "unused: not-run: no power: too small",
         "tensor-lr: unsupported: a number only",
+        "resume-at-zero: 1 of 2 scenarios unsupported: freed",
         "weights-only-load: not-run: --fail-fast ended the run at plain",
     ]
 
@@ -100,6 +101,10 @@ def test_scenarios_left_out_of_a_row_that_holds():
     missing = replace(outcome(Verdict.NOT_RUN, message="needs a GPU"), compared=0)
     some = row(result(outcome(Verdict.EQUIVALENT), missing))
     assert render_remarks([some]) == ["plain: 1 of 2 scenarios not run: needs a GPU"]
+
+
+def test_a_scenario_that_nobody_is_held_to_has_a_line():
+    assert render_remarks([ROWS["one unsupported"]]) == ["resume-at-zero: 1 of 2 scenarios unsupported: freed"]
 
 
 def test_a_row_that_holds_on_nothing():
@@ -111,11 +116,11 @@ def test_a_row_that_holds_on_nothing():
 
 def test_the_denominator():
     assert render_summary(list(ROWS.values())) == [
-        f"requirements: {len(CATALOGUE)} exist, 11 selected",
-        "verdicts:     1 equivalent, 1 equivalent-within-noise, 1 refused, 2 unsupported, 1 expected-failures,",
+        f"requirements: {len(CATALOGUE)} exist, 12 selected",
+        "verdicts:     2 equivalent, 1 equivalent-within-noise, 1 refused, 2 unsupported, 1 expected-failures,",
         "              2 not-equivalent, 1 broken, 2 not-run",
-        "scenarios:    11, 1 of them not run",
-        "tensors:      110 compared of 132 that exist; 11 quantities unobserved",
+        "scenarios:    13, 1 of them not run",
+        "tensors:      130 compared of 156 that exist; 13 quantities unobserved",
     ]
 
 

@@ -61,7 +61,8 @@ def row(result: Result, replay: str = "") -> Row:
         "verdict": result.verdict.value,
         "by_strategy": {"single": result.verdict.value},
         "scenarios": len(result.outcomes),
-        "scenarios_not_run": [{"scenario": o.scenario.label, "reason": o.message} for o in result.not_run],
+        "scenarios_not_run": _reasons(result.not_run),
+        **({"scenarios_unsupported": _reasons(result.unsupported)} if result.unsupported else {}),
         "seconds": round(result.seconds, 3),
         "message": result.message,
     }
@@ -135,6 +136,10 @@ def environment() -> dict[str, str]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu": torch.backends.cpu.get_cpu_capability(),
     }
+
+
+def _reasons(outcomes: Iterable[Outcome]) -> list[dict[str, str]]:
+    return [{"scenario": o.scenario.label, "reason": o.message} for o in outcomes]
 
 
 def _divergence(outcome: Outcome) -> dict[str, Any]:

@@ -86,8 +86,12 @@ def render_remarks(rows: Sequence[Row]) -> list[str]:
             lines += wrap(f"{id}: {row.verdict}: {row.entry['message']}")
         elif row.verdict.holds and not row.counts["tensors_compared"]:
             lines += wrap(f"{id}: {row.verdict}, but nothing was compared: {row.entry['message']}")
-        elif missing:
-            lines += wrap(f"{id}: {len(missing)} of {row.entry['scenarios']} scenarios not run: {missing[0]['reason']}")
+        else:
+            for what, some in (("not run", missing), ("unsupported", row.entry.get("scenarios_unsupported", []))):
+                if some:
+                    lines += wrap(
+                        f"{id}: {len(some)} of {row.entry['scenarios']} scenarios {what}: {some[0]['reason']}"
+                    )
     return lines
 
 

@@ -83,6 +83,8 @@ def unused(arms: Arms) -> Iterator[Scenario]:
         skip = SkipBranch(at=1), SkipBranch(at=3)
         yield arm.run("step-schedule", model=branch, schedule=step_lr(), events=skip)
         yield arm.run("convolution", model=ModelConfig(kind="convolution", branch=True), events=skip)
+        twice = tuple(SkipBranch(at=i) for i in (0, 1, 3, 4))  # before its first gradient nothing is zeroed for it
+        yield arm.run("zeros", model=branch, events=twice, zero_grad="zeros")
 
 
 @requirement(

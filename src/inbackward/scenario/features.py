@@ -95,7 +95,7 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "dtype": lambda s: s.with_(dtype="float32", model=replace(s.model, mixed=())),
     "tied-weights": lambda s: s.with_(model=replace(s.model, tied=False, shared=False)),
     "frozen": lambda s: s.with_(frozen=()),
-    "unused": _drop(lambda e: isinstance(e, SkipBranch)),
+    "unused": lambda s: _drop(lambda e: isinstance(e, SkipBranch))(s.with_(zero_grad="set-to-none")),
     "extra-step-calls": _drop(lambda e: isinstance(e, ExtraCalls)),
     "closure": _drop(lambda e: isinstance(e, StepClosure)),
     "resume": _no_resume,

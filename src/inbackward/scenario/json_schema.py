@@ -15,7 +15,16 @@ from typing import Any
 
 from inbackward.scenario import configs, events
 from inbackward.scenario.plain_data import field_types
-from inbackward.scenario.scenario import AUTOCASTS, COMPILED, EXPECTATIONS, SCHEMA, SPLITS, STRATEGIES, Scenario
+from inbackward.scenario.scenario import (
+    AUTOCASTS,
+    COMPILED,
+    EXPECTATIONS,
+    SCHEMA,
+    SPLITS,
+    STRATEGIES,
+    ZERO_GRADS,
+    Scenario,
+)
 
 SIMPLE = {str: {"type": "string"}, bool: {"type": "boolean"}, int: {"type": "integer"}}
 AT_LEAST_1 = {"minimum": 1}
@@ -37,6 +46,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "Scenario.autocast": _one_of(AUTOCASTS),
     "Scenario.compiled": _one_of(COMPILED),
     "Scenario.split": _one_of(SPLITS),
+    "Scenario.zero_grad": _one_of(ZERO_GRADS),
     "ClipConfig.max_norm": {"exclusiveMinimum": 0},
     "ScalerConfig.init_scale": {"exclusiveMinimum": 0},
     "ScalerConfig.growth_interval": AT_LEAST_1,

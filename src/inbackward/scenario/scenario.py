@@ -33,6 +33,7 @@ STRATEGIES = ("single",)
 AUTOCASTS = ("", "bfloat16", "float16")
 COMPILED = ("", "layers", "whole")
 SPLITS = ("", "model", "parts")
+ZERO_GRADS = ("set-to-none", "zeros", "told-zeros")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,8 @@ class Scenario:
         step_hooks: count the calls of the optimizer's own step hooks and of torch's global ones.
         clip: clip the global gradient norm.
         scaler: scale the loss for fp16; needs ``autocast="float16"``.
+        zero_grad: how gradients are cleared. ``"zeros"``: both loops call ``zero_grad(set_to_none=False)``;
+            ``"told-zeros"``: only the implementation is told so, and is to free them as the reference does.
         compiled: ``torch.compile`` of ``"layers"`` or the ``"whole"`` model, by the aot_eager backend.
         loss_scale: factor on the loss before ``backward()``; the loss in the trace is unscaled.
         token_weighted: multiply the loss by the number of tokens as well, as a summed loss does.
@@ -84,6 +87,7 @@ class Scenario:
     step_hooks: bool = False
     clip: ClipConfig | None = None
     scaler: ScalerConfig | None = None
+    zero_grad: str = "set-to-none"
     compiled: str = ""
     loss_scale: float = 1.0
     token_weighted: bool = False
@@ -99,6 +103,7 @@ class Scenario:
         choose(self.dtype, DTYPES, "dtype")
         choose(self.autocast, AUTOCASTS, "autocast")
         choose(self.compiled, COMPILED, "compiled")
+        choose(self.zero_grad, ZERO_GRADS, "zero_grad")
         require(
             self.scaler is None or self.autocast == "float16",
             f"scaler needs autocast 'float16', and autocast is {self.autocast!r}",

@@ -104,6 +104,18 @@ class Driver(ABC):
         """Names of the parameters that have a gradient now."""
         return frozenset(n for p, n in self.setting.names.items() if p.grad is not None)
 
+    def zero_grad_kwargs(self) -> dict[str, bool]:
+        """What ``zero_grad()`` is told, where that is not PyTorch's default."""
+        asked = ("zeros", "told-zeros") if self.is_candidate else ("zeros",)
+        return {"set_to_none": False} if self.setting.scenario.zero_grad in asked else {}
+
+    def _left_gradients(self) -> frozenset[str]:
+        """Names of the parameters that ``zero_grad()`` left a gradient: zeros are none, where it was told to zero."""
+        left = self.existing_gradients()
+        if self.setting.scenario.zero_grad == "set-to-none":
+            return left
+        return left & {n for p, n in self.setting.names.items() if p.grad is not None and p.grad.count_nonzero()}
+
     def add_group(self, event: AddGroup) -> None:
         """``add_param_group`` with parameters that are in no group yet."""
         taken = {p for group in self.setting.groups for p in group["params"]}
@@ -166,7 +178,7 @@ class Driver(ABC):
             hyperparameters=self.hyperparameters(),
             gradients_after_backward=self._gradients_after_backward,
             updated_late=self._changed_since(self._when_returned),
-            gradients_after_zero=self.existing_gradients(),
+            gradients_after_zero=self._left_gradients(),
             rng=torch.get_rng_state(),
             other_rng=_other_generators(),
             read=self._read,

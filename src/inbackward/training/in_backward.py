@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -69,14 +70,14 @@ class InBackwardDriver(Driver):
                 self.scaler.update()
             else:
                 self._call_if_there("step")
-        self._call_if_there("zero_grad")
+        self._zero_grad()
         return reported
 
     def iterate_by_closure(self, iteration: int) -> Tensor:
         reported: list[Tensor] = []
 
         def closure() -> Tensor:
-            self._call_if_there("zero_grad")
+            self._zero_grad()
             unscaled, loss = self.setting.loss(iteration)
             if self.implementation.backward is None:
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -86,7 +87,7 @@ class InBackwardDriver(Driver):
             return loss
 
         self.returned(self._method("step", "a closure needs it")(closure))
-        self._call_if_there("zero_grad")
+        self._zero_grad()
         return reported[-1] if reported else torch.tensor(float("nan"))  # ignored: no loss was ever computed
 
     def make_schedule(self, last_epoch: int = -1) -> None:
@@ -207,6 +208,17 @@ class InBackwardDriver(Driver):
         call = getattr(self.handle, method, None)
         if callable(call):
             call()
+
+    def _zero_grad(self) -> None:
+        call, told = getattr(self.handle, "zero_grad", None), self.zero_grad_kwargs()
+        if not callable(call):
+            return
+        if told:
+            try:
+                inspect.signature(call).bind(**told)
+            except TypeError:
+                raise NotRun(f"{type(self.handle).__name__}.zero_grad() takes no set_to_none") from None
+        call(**told)
 
     def _method(self, name: str, why: str) -> Any:
         method = getattr(self.handle, name, None)

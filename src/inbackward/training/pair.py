@@ -17,8 +17,8 @@ class Pair:
     def step(self) -> None:
         self._each("step")
 
-    def zero_grad(self) -> None:
-        self._each("zero_grad")
+    def zero_grad(self, **kwargs: Any) -> None:
+        self._each("zero_grad", **kwargs)
 
     def close(self) -> None:
         self._each("close")
@@ -33,8 +33,8 @@ class Pair:
             return {name: entries for shape in shapes for name, entries in shape.items()}
         return None
 
-    def _each(self, method: str) -> None:
+    def _each(self, method: str, **kwargs: Any) -> None:
         for handle in self.handles:
             call = getattr(handle, method, None)
             if callable(call):
-                call()
+                call(**kwargs)

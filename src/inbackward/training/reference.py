@@ -68,21 +68,21 @@ class ReferenceDriver(Driver):
         else:
             optimizer.step()
         intervention.after_step(model, optimizer)
-        optimizer.zero_grad()
+        optimizer.zero_grad(**self.zero_grad_kwargs())
         return reported
 
     def iterate_by_closure(self, iteration: int) -> Tensor:
         reported: list[Tensor] = []
 
         def closure() -> Tensor:
-            self.handle.zero_grad()
+            self.handle.zero_grad(**self.zero_grad_kwargs())
             unscaled, loss = self.setting.loss(iteration)
             loss.backward()  # type: ignore[no-untyped-call]
             reported.append(unscaled)
             return loss
 
         self.returned(self.handle.step(closure))
-        self.handle.zero_grad()
+        self.handle.zero_grad(**self.zero_grad_kwargs())
         return reported[-1]
 
     def make_schedule(self, last_epoch: int = -1) -> None:
