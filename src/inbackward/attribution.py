@@ -23,7 +23,7 @@ def judge_for_requirement(judge: Callable[[Scenario], Outcome], scenario: Scenar
     Where the scenario fails, it is judged again with every other requirement's features left out. If that fails too, it
     is the simpler case and is the one to report. If it holds, the whole scenario counts only where it would hold
     without this requirement's feature: where the features meet. Else another requirement owns the failure, whose own
-    scenarios show it, and the simpler case counts.
+    scenarios show it, and the simpler case counts. Before all that: who is told to zero gradients may free them.
     """
     outcome = judge(scenario)
     if not _differs(outcome):
