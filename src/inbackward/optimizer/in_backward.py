@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,11 +14,15 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from inbackward.optimizer.building import build, check_torch
+from inbackward.optimizer.clipping import Clipping
 from inbackward.optimizer.hook import StepHook, can_carry_hook, step_hooks, takes_part, within_another_backward
 from inbackward.optimizer.own_implementation import OwnImplementation
 from inbackward.optimizer.partial_step import PartialStep
-from inbackward.optimizer.ready import AtEnd, Ready
+from inbackward.optimizer.ready import AtEnd, Ready, Use
 from inbackward.optimizer.rehearsal import Rehearsal, is_rehearsal
+from inbackward.optimizer.scaling import Scaling
+from inbackward.optimizer.two_passes import Passes
 from inbackward.optimizer.wrapper import OptimizerWrapper
 
 
@@ -89,8 +92,8 @@ class OptimizerInBackward(OptimizerWrapper):
         bucket_bytes: int | None = None,
         **kwargs: Any,
     ) -> None:
-        _check_torch(torch.__version__)
-        inner = _build(params, optimizer_cls, kwargs)
+        check_torch(torch.__version__)
+        inner = build(params, optimizer_cls, kwargs)
         self.__setstate__({"_inner": inner, "closed": False, "_bucket_bytes": bucket_bytes})
 
     # How an instance comes to life: built, copied and unpickled ones alike, each with hooks on the parameters at hand.
@@ -110,7 +113,8 @@ class OptimizerInBackward(OptimizerWrapper):
         self._lock = threading.RLock()  # autograd has one thread a device
         self._backwards: dict[int, Ready] = {}  # those that run now
         self._updated: set[Tensor] = set()  # since the last step()
-        self._interrupted = self._keeps = False
+        self._interrupted = self._keeps = self._one_pass = False
+        self._use: Use | None = None
         self._hook = StepHook(self, OptimizerInBackward._update)
         if not self.closed:
             self._claim()
@@ -171,6 +175,80 @@ class OptimizerInBackward(OptimizerWrapper):
         finally:
             self._keeps = before
 
+    def backward(
+        self,
+        loss: Tensor,
+        *,
+        max_norm: float | None = None,
+        max_norm_per_parameter: float | None = None,
+        clip_value: float | None = None,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        scaler: torch.amp.GradScaler | None = None,
+        **kwargs: Any,
+    ) -> Tensor | None:
+        """`loss.backward()` where the gradients are to be clipped, or scaled for fp16, before they are used.
+
+        After a plain `loss.backward()` there are no gradients left that `clip_grad_norm_` or a `GradScaler` could see,
+        so they are told here. The numbers are those of the usual loop, bit for bit:
+
+            optimizer.backward(loss, max_norm=1.0)  # loss.backward(); clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+
+            optimizer.backward(loss, max_norm=1.0, scaler=scaler)  # scaler.scale(loss).backward(); scaler.unscale_(...)
+            scaler.step(optimizer)  # where a gradient has overflowed nothing was updated, and step() is not called
+            scaler.update()
+
+        `max_norm` and `scaler` need all gradients before the first update, and take **two backward passes** over the
+        graph: the first measures each gradient and frees it, the second updates. No more gradients exist at once than
+        without clipping, but activations live until the second pass, and its time is added: about a third of an
+        iteration's. What acts in a backward acts twice: tensor hooks, recomputed segments (activation checkpointing),
+        random numbers drawn in a custom backward. A custom function must not overwrite what it saved for its backward.
+
+        Where gradients exist already (after `no_step()`), or where the graph allows no second pass (reentrant
+        checkpointing, compiled with donated buffers), one pass keeps all gradients until `step()`: the numbers are the
+        same, no memory is saved, and a warning says so once where `no_step()` is not the reason. The other ways to clip
+        always take one pass and no memory.
+
+        In `no_step()` the loss is scaled and nothing is clipped: that is for the last backward to do, for the sum.
+
+        Args:
+            loss: what `backward()` is called on, not scaled.
+            max_norm: clip the norm over all parameters of this optimizer, in the order of its groups, to this value:
+                `torch.nn.utils.clip_grad_norm_`.
+            max_norm_per_parameter: clip the norm of each parameter's gradient by itself, another thing than the above.
+            clip_value: clip each element of the gradients: `torch.nn.utils.clip_grad_value_`.
+            norm_type, error_if_nonfinite: as in `clip_grad_norm_`; nothing has been updated when it raises.
+            scaler: unscale the gradients, and update only if all are finite; call its `step` and `update` after this.
+            **kwargs: passed on to `loss.backward()`.
+
+        Returns:
+            The total norm before clipping, a scalar, where `max_norm` is given.
+
+        Raises:
+            ValueError: more than one way to clip is given.
+            RuntimeError: the total norm is not finite, and `error_if_nonfinite`.
+
+        Source: the two passes are from LOMO (arXiv 2306.09782).
+        """
+        clipping = Clipping(max_norm, norm_type, error_if_nonfinite, max_norm_per_parameter, clip_value)
+        scaling = Scaling(scaler) if scaler is not None and scaler.is_enabled() else None
+        if scaler is not None:
+            loss = scaler.scale(loss)
+        if self._keeps or self.closed:
+            loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+            return None
+        return Passes(self, clipping, scaling).run(loss, kwargs)
+
+    @contextmanager
+    def _using(self, use: Use) -> Iterator[None]:
+        """Hand gradients to `use` in place of updating with them."""
+        self._use = use
+        try:
+            yield
+        finally:
+            self._use = None
+
     def _update(self, p: Tensor) -> None:
         """Use the gradient of `p`, which is final: now, or with the next ones, at the latest when this backward ends.
 
@@ -189,13 +267,13 @@ class OptimizerInBackward(OptimizerWrapper):
         self._rehearsal.forget(self._inner)
         task = torch._C._current_graph_task_id()
         if task < 0:  # compiled autograd runs the hooks outside of any backward
-            return Ready(self._apply, 0, nested=False)
+            return Ready(self._use or self._apply, 0, nested=False)
         nested = within_another_backward()
         if not nested:  # else the parameters were updated by the backward around it
             for p in self._updated:
                 if takes_part(p):
                     raise self._second(p)
-        ready = self._backwards[task] = Ready(self._apply, self._limit, nested)
+        ready = self._backwards[task] = Ready(self._use or self._apply, self._limit, nested)
         AtEnd(partial(self._leave, task))
         return ready
 
@@ -214,6 +292,13 @@ class OptimizerInBackward(OptimizerWrapper):
     def _apply(self, parameters: list[Tensor]) -> None:
         self._updated.update(parameters)  # before, as an optimizer that raises may have updated some of them
         self._partial.step(parameters)
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _left(self) -> list[Tensor]:
+        """The parameters that have a gradient now, each once."""
+        return list(dict.fromkeys(p for p in self._parameters() if p.grad is not None))
 
     def _second(self, p: Tensor) -> RuntimeError:
         return RuntimeError(
@@ -240,7 +325,7 @@ class OptimizerInBackward(OptimizerWrapper):
             return
         self._end_backwards()
         self._claim()
-        left = list(dict.fromkeys(p for group in self.param_groups for p in group["params"] if p.grad is not None))
+        left = self._left()
         for p in left:
             if p in self._updated:
                 raise self._second(p)
@@ -248,8 +333,7 @@ class OptimizerInBackward(OptimizerWrapper):
             self._rehearsal.hold(self._inner)
         elif left:
             self._rehearsal.forget(self._inner)
-            for kind in {p.device.type for p in left}:
-                self._apply([p for p in left if p.device.type == kind])
+            self._apply(left)
         self._begin_anew()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -293,36 +377,3 @@ class OptimizerInBackward(OptimizerWrapper):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{' (closed)' if self.closed else ''} over {self._inner!r}"
-
-
-def _check_torch(version: str) -> None:
-    if tuple(int(part) for part in version.split(".")[:2]) < (2, 6):
-        raise RuntimeError(f"inbackward needs torch 2.6 or newer, found {version}: pip install 'torch>=2.6'")
-
-
-def _build(params: ParamsT, optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any]) -> Optimizer:
-    """The wrapped optimizer, or the reason why it cannot step inside backward."""
-    if not callable(optimizer_cls):
-        raise TypeError(f"optimizer_cls must be an optimizer class such as torch.optim.AdamW, got {optimizer_cls!r}")
-    if isinstance(params, torch.nn.Module):
-        raise TypeError(f"params must be parameters or groups, got a {type(params).__name__}: pass its parameters()")
-    inner = optimizer_cls(params, **kwargs)
-    if isinstance(inner, OptimizerInBackward):
-        inner.close()
-    if isinstance(inner, OptimizerInBackward) or not isinstance(inner, Optimizer):
-        raise TypeError(
-            "optimizer_cls must build a plain torch.optim.Optimizer, "
-            f"but {getattr(optimizer_cls, '__name__', optimizer_cls)} built a {type(inner).__name__}"
-        )
-    for name, argument in inspect.signature(inner.step).parameters.items():
-        if argument.default is argument.empty and not str(argument).startswith("*"):
-            raise ValueError(
-                f"{type(inner).__name__} cannot step inside backward(), as its step needs the argument {name!r}: "
-                "use it as a plain optimizer"
-            )
-    if any(options.get("differentiable") for options in (inner.defaults, *inner.param_groups)):
-        raise ValueError(
-            f"{type(inner).__name__}(differentiable=True) cannot step inside backward(), as autograd would have to "
-            "record the step within its own run: leave differentiable=False"
-        )
-    return inner

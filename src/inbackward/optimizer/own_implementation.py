@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# Each is mathematically possible, and is work to come: the suite fails as soon as one of them holds.
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from inbackward.training import Moment
+
 UNSUPPORTED = {
-    "accumulation": "every backward() is an update; there is no context yet for micro-batches that must not step",
-    "global-clip": "the norm is known only after the backward, and parameters are updated within it",
-    "grad-scaler": "an overflow is known only after the backward, and parameters are updated within it",
     "stale-read": "a parameter is new as soon as its gradient is final; what reads it later in that backward sees that",
-    "foreign-backward": "every backward() through the parameters is an update; there is no pause yet",
 }
 
 
@@ -20,7 +20,29 @@ class OwnImplementation:
     Production code never asks, so the optimizer needs torch alone.
     """
 
-    def __get__(self, instance: object, owner: type) -> Any:
+    def __get__(self, instance: object, owner: Any) -> Any:
         from inbackward.training import Implementation
 
-        return Implementation.drop_in(owner, unsupported=UNSUPPORTED)
+        return Implementation.drop_in(owner, backward=backward, pause=owner.no_step, unsupported=UNSUPPORTED)
+
+
+def backward(optimizer: Any, loss: Tensor, moment: Moment, **arguments: Any) -> Tensor | None:
+    """The backward of a loop that uses this class: a plain ``loss.backward()`` wherever that is enough."""
+    if not moment.last:
+        with optimizer.no_step():
+            optimizer.backward(loss, scaler=moment.scaler, **arguments)
+        return None
+    if moment.max_norm is None and moment.scaler is None:
+        loss.backward(**arguments)  # type: ignore[no-untyped-call]
+        return None
+    norm: Tensor | None = optimizer.backward(
+        loss,
+        max_norm=moment.max_norm,
+        error_if_nonfinite=moment.error_if_nonfinite,
+        scaler=moment.scaler,
+        **arguments,
+    )
+    if moment.scaler is not None:
+        moment.scaler.step(optimizer)
+        moment.scaler.update()
+    return norm

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ class PartialStep:
         self._written: dict[int, dict[str, Any]] = {}
 
     def step(self, parameters: Sequence[Tensor]) -> None:
-        """Update the parameters, all of one kind of device, and free their gradients.
+        """Update the parameters and free their gradients.
 
         A gradient is kept if the optimizer raises, or has no such parameter.
         """
@@ -45,7 +45,7 @@ class PartialStep:
         versions = {(i, k): v._version for i, group in narrowed.items() for k, v in group.items() if _counts(v)}
         self._inner.param_groups = list(narrowed.values())
         try:
-            with _without_autocast(parameters[0].device.type):
+            with _without_autocast({p.device.type for p in parameters}):
                 _bare_step(self._inner)
         finally:
             self._inner.param_groups = groups
@@ -125,10 +125,14 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b) or (a != a and b != b)
 
 
-def _without_autocast(kind: str) -> AbstractContextManager[Any]:
+@contextmanager
+def _without_autocast(kinds: set[str]) -> Iterator[None]:
     """An optimizer steps outside autocast in the usual loop, even where `backward()` is called inside it."""
-    active = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if active else nullcontext()
+    with ExitStack() as stack:
+        for kind in kinds:
+            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def _bare_step(optimizer: Optimizer) -> None:

@@ -46,7 +46,8 @@ class Ready:
         """Use all that waits."""
         while self._waiting:
             parameters, _ = self._waiting.pop(next(iter(self._waiting)))
-            self._use([p for p in parameters if p.grad is not None])
+            if alive := [p for p in parameters if p.grad is not None]:
+                self._use(alive)
 
 
 class AtEnd:

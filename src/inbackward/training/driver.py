@@ -10,7 +10,8 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -241,19 +242,27 @@ class Driver(ABC):
         """Observe what ``step(closure)`` returned: the closure's loss, in a plain optimizer."""
         self.observed = {"step(closure) returned": loss.detach().clone()} if isinstance(loss, Tensor) else {}
 
-    def backward(self, loss: Tensor, iteration: int) -> None:
-        """``loss.backward()`` as the scenario wants it: scaled, twice over one graph, or for some inputs only."""
-        scenario, loss = self.setting.scenario, self.scaled(loss)
-        only: list[nn.Parameter] = []
-        for event in scenario.at(iteration, AccessGradient):
+    def backward(self, loss: Tensor, iteration: int, call: Callable[..., Any] | None = None) -> None:
+        """``loss.backward()`` as the scenario wants it: scaled, twice over one graph, or for some inputs only.
+
+        Args:
+            call: what stands in place of ``loss.backward``, scaling included; it takes the same arguments.
+        """
+        call = call or partial(torch.autograd.backward, self.scaled(loss))
+        arguments: dict[str, Any] = {}
+        for event in self.setting.scenario.at(iteration, AccessGradient):
             chosen = [p for p in self.setting.select(event.match) if p.requires_grad]
             if event.how == "autograd-grad":
                 torch.autograd.grad(loss, chosen, retain_graph=True)
-            elif event.how == "inputs":
-                only = chosen
-        if scenario.at(iteration, SecondBackward):
-            loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        loss.backward(inputs=only or None)  # type: ignore[no-untyped-call]
+            elif event.how == "inputs" and chosen:
+                arguments["inputs"] = chosen
+        if self.setting.scenario.at(iteration, SecondBackward):
+            call(retain_graph=True)
+        call(**arguments)
+
+    def paused(self) -> AbstractContextManager[Any]:
+        """Where a backward is not to train the model; a plain optimizer needs nothing for that."""
+        return nullcontext()
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss as the scaler, if there is one, wants it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -19,12 +20,14 @@ class Moment:
         groups: the hyperparameters now, one mapping a group (schedules and hand edits applied), without parameters.
         last: this is the last micro-batch of the iteration.
         max_norm: clip the global gradient norm to this, or ``None``.
+        error_if_nonfinite: raise where that norm is infinite or NaN, as ``clip_grad_norm_`` does if told so.
         scaler: the ``torch.amp.GradScaler`` in use, or ``None``.
     """
 
     groups: tuple[Mapping[str, Any], ...]
     last: bool = True
     max_norm: float | None = None
+    error_if_nonfinite: bool = False
     scaler: Any = None
 
 
@@ -56,7 +59,10 @@ class Implementation:
     Attributes:
         build: ``(model, param_groups, optimizer_cls, kwargs) -> handle``. ``model`` is final; ``param_groups`` is a
             list of dicts, ``[{"params": [...]}]`` for one plain group.
-        backward: ``(handle, loss, moment) -> total_norm | None``. Default: ``loss.backward()``.
+        backward: ``(handle, loss, moment) -> total_norm | None``. Default: ``loss.backward()``. It does all that
+            ``moment`` tells; with a scaler also ``scaler.step`` and ``scaler.update`` after the last micro-batch. One
+            that takes ``**arguments`` is given those of ``loss.backward``, in scenarios that have any.
+        pause: ``(handle) -> context manager`` in which a backward does not train. Default: there is none.
         scheduler: ``(handle, make) -> scheduler | None``. Default: ``make(handle)``. Where it returns ``None``, or the
             handle is no ``Optimizer``, the schedule runs on a carrier and reaches ``moment.groups``.
         optimizers: classes, or ``(class, kwargs)``, that serve as the reference. ``None``: those of ``torch.optim``.
@@ -77,7 +83,8 @@ class Implementation:
     """
 
     build: Callable[[nn.Module, ParameterGroups, Any, dict[str, Any]], Any]
-    backward: Callable[[Any, Tensor, Moment], Tensor | None] | None = None
+    backward: Callable[..., Tensor | None] | None = None
+    pause: Callable[[Any], AbstractContextManager[Any]] | None = None
     scheduler: Callable[[Any, Callable[[Any], Any]], Any] | None = None
     optimizers: Sequence[Any] | None = None
     state: Callable[[Any, nn.Module], Any] | None = None
@@ -93,7 +100,16 @@ class Implementation:
     def __post_init__(self) -> None:
         if not callable(self.build):
             raise TypeError(f"Implementation.build is {self.build!r}; give a function (model, groups, cls, kwargs)")
-        for name in ("backward", "scheduler", "state", "hyperparameters", "state_dict", "load_state_dict", "close"):
+        for name in (
+            "backward",
+            "pause",
+            "scheduler",
+            "state",
+            "hyperparameters",
+            "state_dict",
+            "load_state_dict",
+            "close",
+        ):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TypeError(f"Implementation.{name} is {value!r}; give a function or leave it out")
@@ -110,6 +126,13 @@ class Implementation:
         if self.optimizers is None:
             return None
         return [(o[0], dict(o[1])) if isinstance(o, tuple) else (o, {}) for o in self.optimizers]
+
+    @property
+    def takes_arguments(self) -> bool:
+        """Whether ``backward`` hands ``retain_graph`` and ``inputs`` on to ``loss.backward``."""
+        if self.backward is None:
+            return True
+        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.backward).parameters.values())
 
     @classmethod
     def drop_in(cls, implementation_cls: Callable[..., Any], **more: Any) -> Implementation:

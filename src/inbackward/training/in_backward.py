@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from inbackward.scenario import AccessGradient, Edit, Recreate, Resume, Scenario, ScheduleConfig, SecondBackward
+from inbackward.scenario import Edit, Recreate, Resume, Scenario, ScheduleConfig
 from inbackward.training.drive import begin, drive
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation, Moment, ParameterGroups
@@ -54,14 +55,9 @@ class InBackwardDriver(Driver):
 
     def _iterate(self, iteration: int) -> Tensor:
         if self.implementation.backward is not None:
-            if self.setting.scenario.at(iteration, SecondBackward) or self.setting.scenario.at(
-                iteration, AccessGradient
-            ):
-                raise NotRun(
-                    "the implementation has a backward of its own, which takes no inputs= and retains no graph"
-                )
-            reported = self.micro_batches(iteration, self._own_backward)
-            self._call_if_there("step")
+            reported = self.micro_batches(iteration, lambda loss, last: self._own_backward(loss, last, iteration))
+            if not self.scaler:  # else it was stepped through the scaler, or skipped
+                self._call_if_there("step")
         else:
             reported = self.micro_batches(iteration, lambda loss, last: self.backward(loss, iteration))
             self.clip()
@@ -82,7 +78,7 @@ class InBackwardDriver(Driver):
             if self.implementation.backward is None:
                 loss.backward()  # type: ignore[no-untyped-call]
             else:
-                self._own_backward(loss, last=True)
+                self._own_backward(loss, True, iteration)
             reported.append(unscaled)
             return loss
 
@@ -182,15 +178,34 @@ class InBackwardDriver(Driver):
         else:
             self._call_if_there("close")
 
-    def _own_backward(self, loss: Tensor, last: bool) -> None:
-        assert self.implementation.backward is not None
+    def _own_backward(self, loss: Tensor, last: bool, iteration: int) -> None:
         clip = self.setting.scenario.clip
         moment = Moment(
-            groups=self._groups_now(), last=last, max_norm=clip.max_norm if clip else None, scaler=self.scaler
+            groups=self._groups_now(),
+            last=last,
+            max_norm=clip.max_norm if clip else None,
+            error_if_nonfinite=bool(clip and clip.error_if_nonfinite),
+            scaler=self.scaler,
         )
-        norm = self.implementation.backward(self.handle, loss, moment)
-        if norm is not None and last:
-            self.observed["total norm"] = norm.detach().clone()
+
+        def call(**arguments: Any) -> None:
+            assert self.implementation.backward is not None
+            if arguments and not self.implementation.takes_arguments:
+                raise NotRun(f"the implementation's backward takes no **arguments, and so no {', '.join(arguments)}=")
+            norm = self.implementation.backward(self.handle, loss, moment, **arguments)
+            if norm is not None and last:
+                self.observed["total norm"] = norm.detach().clone()
+
+        self.backward(loss, iteration, call)
+
+    def paused(self) -> AbstractContextManager[Any]:
+        pause = self.implementation.pause
+        if pause is None:
+            return super().paused()
+        stack = ExitStack()
+        for handle in self.handle.handles if isinstance(self.handle, Pair) else [self.handle]:
+            stack.enter_context(pause(handle))
+        return stack
 
     def _groups_now(self) -> tuple[dict[str, Any], ...]:
         carrier = self.carrier or (self.handle if isinstance(self.handle, Optimizer) else self._carrier())
