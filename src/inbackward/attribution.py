@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from inbackward.judging import Outcome, Verdict
+from inbackward.requirements.across_ranks import WITH
 from inbackward.scenario import Scenario, alone, without
 from inbackward.scenario.space.rules import NEEDS
 
@@ -32,7 +33,8 @@ def judge_for_requirement(judge: Callable[[Scenario], Outcome], scenario: Scenar
         freed = judge(scenario.with_(zero_grad="told-zeros"))
         if freed.verdict.holds:
             return replace(freed, scenario=scenario, verdict=Verdict.UNSUPPORTED, message=FREED)
-    own = frozenset({scenario.requirement, *NEEDS.get(scenario.requirement, ())})
+    id = scenario.requirement
+    own = frozenset({id, *NEEDS.get(id, ()), *WITH.get(id, ())})
     simple = alone(scenario, own).with_(name=f"{scenario.name}-alone")
     if simple.digest == scenario.digest:
         return outcome

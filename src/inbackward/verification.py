@@ -6,9 +6,9 @@ The doors (pytest, the command, the library) call ``verify`` for one scenario an
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -16,14 +16,16 @@ from typing import Any
 import torch
 
 from inbackward.attribution import judge_for_requirement
-from inbackward.judging import Divergence, Outcome, Verdict, control, judge, worst
+from inbackward.judging import Divergence, Outcome, Verdict, control, judge, merge, worst
+from inbackward.ranks import Pool, RanksFailed
 from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
+from inbackward.requirements.across_ranks import Item, again, at_size
 from inbackward.requirements.arms import is_default, make_arm
 from inbackward.requirements.optimizer_table import TABLE
-from inbackward.scenario import ModelConfig, Scenario, without
+from inbackward.scenario import ModelConfig, ParallelConfig, Scenario, without
 from inbackward.scenario.generator import generate
 from inbackward.scenario.space import drawable
-from inbackward.training import Implementation, as_implementation, optimizer_class
+from inbackward.training import ALONE, Implementation, NotRun, World, as_implementation, optimizer_class
 
 # How many generated scenarios a requirement has beside its fixed ones; a tenth where one takes seconds.
 PROFILES = {"quick": 2, "ci": 18, "thorough": 300}
@@ -53,6 +55,8 @@ class Result:
     """A requirement with the outcomes of its scenarios.
 
     Attributes:
+        strategies: those under which it was run.
+        left_out: those under which it is declared unsupported, one of several.
         declared: the reason given in ``Implementation.unsupported`` for this id, or ``""``.
         expected: the reason given in ``Implementation.expected_failures``, or ``""``.
         seconds: wall-clock time of its scenarios.
@@ -60,6 +64,8 @@ class Result:
 
     requirement: Requirement
     outcomes: tuple[Outcome, ...]
+    strategies: tuple[str, ...] = ("single",)
+    left_out: tuple[str, ...] = ()
     declared: str = ""
     expected: str = ""
     seconds: float = 0.0
@@ -83,6 +89,15 @@ class Result:
     def verdict(self) -> Verdict:
         """What reports print: ``unsupported`` where that was declared, else what was found."""
         return Verdict.UNSUPPORTED if self.declared else self.found
+
+    @property
+    def by_strategy(self) -> dict[str, Verdict]:
+        """The verdict under each strategy alone."""
+        found = {s: replace(self, outcomes=self._under(s)).verdict for s in self.strategies}
+        return {**found, **dict.fromkeys(self.left_out, Verdict.UNSUPPORTED)}
+
+    def _under(self, strategy: str) -> tuple[Outcome, ...]:
+        return tuple(o for o in self.outcomes if o.scenario.strategy == strategy)
 
     @property
     def holds_after_all(self) -> bool:
@@ -127,7 +142,7 @@ class Result:
         if self.declared:
             return self.declared
         if self.worst is None:
-            return "it has no scenario for this implementation's optimizers"
+            return "it has no scenario for this implementation's optimizers and declarations"
         other = next((o for o in self.outcomes if o.verdict is Verdict.NOT_EQUIVALENT), None)
         if self.found is Verdict.BROKEN and other is not None:  # a crash must not hide wrong numbers elsewhere
             return f"{self.worst.message}; also not equal in {other.scenario.label}: {other.message}"
@@ -143,6 +158,7 @@ class Suite:
         seed: shifts the seed of every fixed scenario, and draws the generated ones.
         profile: one of ``PROFILES``.
         model: ``module:factory`` of a model to use wherever a scenario asks for the default one.
+        world_size: ranks of a strategy; those with a mesh of two dimensions have at least 4.
 
     Raises:
         ValueError: an unknown id in ``unsupported`` or ``expected_failures``, an unknown profile or device, a device
@@ -157,6 +173,7 @@ class Suite:
         seed: int = 0,
         profile: str = "quick",
         model: str = "",
+        world_size: int = 2,
     ) -> None:
         if profile not in PROFILES:
             raise ValueError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)}")
@@ -172,8 +189,10 @@ class Suite:
         self.device = torch.device(device)
         self.seed = seed
         self.profile = profile
+        self.world_size = world_size
         self.model = ModelConfig(factory=model) if model else None
-        self._control: dict[str, str] = {}
+        self._control: dict[tuple[str, ParallelConfig], str] = {}
+        self._pool: Pool[Outcome] = Pool(self._judge_here, self.device)
 
     @cached_property
     def arms(self) -> tuple[Arm, ...]:
@@ -181,18 +200,26 @@ class Suite:
         own = self.implementation.reference_optimizers
         return default_arms() if own is None else arms_of(own)
 
-    def scenarios(self, requirement: Requirement) -> Iterator[Scenario]:
-        """The scenarios of a requirement for this implementation, fixed and generated, no two of them the same run."""
+    def scenarios(self, requirement: Requirement, strategy: str = "single") -> Iterator[Scenario]:
+        """The scenarios of a requirement for this implementation under a strategy, no two of them the same run.
+
+        On one process they are fixed and generated ones.
+        """
         seen: set[str] = set()
         left_out = [id for id in self.implementation.unsupported if id != requirement.id]
-        fixed = (scenario.with_(seed=self.seed * 100_000) for scenario in requirement.scenarios(self.arms))
-        for whole in chain(fixed, self._generated(requirement)):
+        fixed: Iterable[Scenario] = requirement.scenarios(self.arms)
+        if requirement.family == "ranks":
+            fixed = (scenario for scenario in fixed if scenario.strategy == strategy)
+        elif strategy != "single":
+            fixed = again(requirement.id, fixed, strategy)
+        fixed = (at_size(s.with_(seed=self.seed * 100_000), self.world_size) for s in fixed)
+        for whole in chain(fixed, self._generated(requirement) if strategy == "single" else ()):
             scenario = whole
             for id in left_out:
                 scenario = without(scenario, id)
             if _owned(whole, requirement.id) and not _owned(scenario, requirement.id):
                 continue  # nothing of the requirement is left in it
-            if self.model and scenario.model in (ModelConfig(), ModelConfig(layers=1)):
+            if self.model and strategy == "single" and scenario.model in (ModelConfig(), ModelConfig(layers=1)):
                 scenario = scenario.with_(model=self.model)
             if scenario.digest not in seen:
                 seen.add(scenario.digest)
@@ -207,43 +234,78 @@ class Suite:
         for index in range(count // 10 if requirement.id in COSTLY else count):
             yield generate(self.seed, requirement.id, index, arms)
 
-    def run(self, id: str) -> Result:
-        """Judge every scenario of the requirement ``id``.
+    def run(self, id: str, *strategies: str) -> Result:
+        """Judge every scenario of the requirement ``id`` under the strategies, on one process if none is given.
 
         Raises:
             ValueError: the id is unknown, or has no scenarios in this version.
         """
         require_known([id], "the selection")
-        requirement = CATALOGUE[id.partition("@")[0]]
+        requirement = CATALOGUE[id]
         if requirement.build is None:
             raise ValueError(f"requirement {id!r} has no scenarios in this version of inbackward")
         started = time.perf_counter()
-        declared = self.implementation.unsupported.get(id, "")
-        outcomes = []
-        for scenario in self.scenarios(requirement):
-            outcomes.append(judge_for_requirement(self.judge, scenario))
-            if declared and outcomes[-1].verdict.fails:
-                break  # the declaration is not stale, and that is all there was to find out
+        item = Item(id, strategies or ("single",))
+        declared = self._said(self.implementation.unsupported, item)
+        left_out = [s for s in item.strategies if not declared and f"{id}@{s}" in self.implementation.unsupported]
+        outcomes: list[Outcome] = []
+        for strategy in item.strategies:
+            for scenario in self.scenarios(requirement, strategy) if strategy not in left_out else ():
+                outcomes.append(judge_for_requirement(self.judge, scenario))
+                if declared and outcomes[-1].verdict.fails:
+                    break  # the declaration is not stale, and that is all there was to find out
         return Result(
             requirement=requirement,
             outcomes=tuple(outcomes),
+            strategies=tuple(s for s in item.strategies if s not in left_out),
+            left_out=tuple(left_out),
             declared=declared,
-            expected=self.implementation.expected_failures.get(id, ""),
+            expected=self._said(self.implementation.expected_failures, item),
             seconds=time.perf_counter() - started,
         )
 
+    @staticmethod
+    def _said(declarations: Mapping[str, str], item: Item) -> str:
+        """What is declared of an item: by its key, of its id under every strategy, or of its one strategy."""
+        only = f"{item.id}@{item.strategies[0]}" if len(item.strategies) == 1 else ""
+        return declarations.get(item.id) or declarations.get(only, "")
+
     def judge(self, scenario: Scenario) -> Outcome:
         """The outcome of one scenario, after the control arm of its dtype."""
+        if scenario.strategy == "single":
+            return self._judge_here(scenario, ALONE)
+        try:
+            return merge(self._pool.run(scenario))
+        except RanksFailed as error:
+            place = Divergence(iteration=0, quantity="ranks", name="", detail=str(error))
+            return Outcome(
+                scenario=scenario,
+                verdict=Verdict.BROKEN,
+                message=str(error),
+                divergence=place,
+                traceback=error.stacks,
+            )
+        except NotRun as reason:
+            return Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=str(reason))
+
+    def _judge_here(self, scenario: Scenario, world: World) -> Outcome:
+        """The outcome on this rank of ``world``."""
         with _one_thread():
-            untrusted = self._untrusted(scenario.dtype)
+            untrusted = self._untrusted(scenario, world)
             if untrusted:
                 return Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=untrusted)
-            return judge(self.implementation, scenario, self.device)
+            return judge(self.implementation, scenario, self.device, world)
 
-    def _untrusted(self, dtype: str) -> str:
-        if dtype not in self._control:
-            self._control[dtype] = control(dtype, self.device)
-        return self._control[dtype]
+    def _untrusted(self, scenario: Scenario, world: World) -> str:
+        parallel = ParallelConfig(strategy=scenario.strategy, ranks=scenario.parallel.ranks)
+        key = scenario.dtype, parallel
+        if key not in self._control:
+            self._control[key] = control(scenario.dtype, self.device, parallel, world)
+        return self._control[key]
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        self._pool.close()
 
 
 def _owned(scenario: Scenario, id: str) -> bool:

@@ -21,9 +21,13 @@ from typing import TypeVar
 import torch
 
 from inbackward.report import Row, died, row
+<<<<<<< HEAD
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario import Scenario
 from inbackward.shrinking import shrink_for_report
+=======
+from inbackward.requirements import Item
+>>>>>>> 7319d6a (Ranks: a pool of workers, seven strategies, and the same verdicts across processes)
 from inbackward.verification import Suite
 
 A = TypeVar("A")
@@ -39,28 +43,34 @@ def workers_for(suite: Suite) -> int:
     return len(os.sched_getaffinity(0))
 
 
-def judge_all(suite: Suite, ids: Sequence[str], workers: int) -> Generator[Row, None, None]:
-    """The rows of the requirements, in the order of ``ids``, each as soon as it and those before it are done.
+def judge_all(suite: Suite, items: Sequence[Item], workers: int) -> Generator[Row, None, None]:
+    """The rows of the items, in their order, each as soon as it and those before it are done.
 
-    Without workers everything happens in this process. Closing the iterator ends the workers.
+    What needs ranks is led from this process, which trains nothing itself; the workers go on beside it. Without workers
+    everything happens in this process. Closing the iterator ends the workers.
     """
-    if not workers:
-        yield from (_judge(suite, id) for id in ids)
+    alone = [item for item in items if item.strategies == ("single",)]
+    if not workers or not alone:
+        yield from (_judge(suite, item) for item in items)
         return
-    pool = _pool(suite, min(workers, len(ids)))
-    futures = _submit(pool, ids)
+    pool = _pool(suite, min(workers, len(alone)))
+    futures = _submit(pool, alone)
     try:
-        for id in ids:
+        for item in items:
+            if item not in futures:
+                yield _judge(suite, item)
+                continue
             try:
-                yield futures[id].result()
+                yield futures[item].result()
             except BrokenProcessPool:  # somebody's worker died, and the pool with it; whose, each finds out alone
-                yield _judge_alone(suite, id)
+                yield _judge_alone(suite, item)
     finally:
         for process in list((pool._processes or {}).values()):
             process.terminate()
         pool.shutdown(cancel_futures=True)
 
 
+<<<<<<< HEAD
 def shrink_apart(suite: Suite, scenario: Scenario, workers: int) -> Scenario | None:
     """``shrink_for_report`` in a fork, since a failure may take its process along; then ``None``."""
     if not workers:
@@ -78,16 +88,19 @@ def _shrink(suite: Suite, scenario: Scenario) -> Scenario | None:
 
 
 def _judge(suite: Suite, id: str) -> Row:
+=======
+def _judge(suite: Suite, item: Item) -> Row:
+>>>>>>> 7319d6a (Ranks: a pool of workers, seven strategies, and the same verdicts across processes)
     with redirect_stdout(sys.stderr):  # stdout holds the report; what is under test may print too
-        return row(suite.run(id))
+        return row(suite.run(item.id, *item.strategies))
 
 
-def _judge_alone(suite: Suite, id: str) -> Row:
+def _judge_alone(suite: Suite, item: Item) -> Row:
     with _pool(suite, 1) as pool:
         try:
-            return _submit(pool, [id])[id].result()
+            return _submit(pool, [item])[item].result()
         except BrokenProcessPool:
-            return died(CATALOGUE[id], DIED, suite.implementation.unsupported.get(id, ""))
+            return died(item, DIED, suite.implementation.unsupported.get(item.id, ""))
 
 
 def _pool(suite: Suite, workers: int) -> ProcessPoolExecutor:
@@ -95,6 +108,7 @@ def _pool(suite: Suite, workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, get_context("fork"), _begin, (suite,))
 
 
+<<<<<<< HEAD
 def _submit(pool: ProcessPoolExecutor, ids: Sequence[str]) -> dict[str, Future[Row]]:
     return {id: _submitted(pool, _judge_here, id) for id in ids}
 
@@ -103,6 +117,12 @@ def _submitted(pool: ProcessPoolExecutor, work: Callable[[A], B], argument: A) -
     with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _begin makes this one safe
         warnings.simplefilter("ignore", DeprecationWarning)
         return pool.submit(work, argument)
+=======
+def _submit(pool: ProcessPoolExecutor, items: Sequence[Item]) -> dict[Item, Future[Row]]:
+    with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _begin makes this one safe
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return {item: pool.submit(_judge_here, item) for item in items}
+>>>>>>> 7319d6a (Ranks: a pool of workers, seven strategies, and the same verdicts across processes)
 
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -118,9 +138,14 @@ def _begin(suite: Suite) -> None:
     _suite = suite
 
 
+<<<<<<< HEAD
 def _judge_here(id: str) -> Row:
     return _judge(_suite, id)
 
 
 def _shrink_here(scenario: Scenario) -> Scenario | None:
     return _shrink(_suite, scenario)
+=======
+def _judge_here(item: Item) -> Row:
+    return _judge(_suite, item)
+>>>>>>> 7319d6a (Ranks: a pool of workers, seven strategies, and the same verdicts across processes)

@@ -40,7 +40,7 @@ def parser(verify: Command, replay: Command, requirements: Command) -> argparse.
     add("--only", action="append", metavar="ID,...", help="these requirements; every one if left out")
     add("--skip", action="append", metavar="ID,...", help="none of these requirements")
     add("--model", default="", metavar="MODULE:FACTORY", help="your own model in the place of the default one")
-    add("--strategy", default="single", metavar="NAME,...", help="this version knows single: one process")
+    add("--strategy", default="single", metavar="NAME,...", help="single, ddp, fsdp2, hsdp, tensor-parallel, fsdp2-tensor-parallel, cpu-offload")
     add("--world-size", type=_positive, default=2, metavar="N", help="ranks of a strategy; single has none")
     add("--profile", choices=("quick", "ci", "thorough"), default="quick", help="how many generated scenarios")
     add("--seed", type=_whole_number, default=0, metavar="N", help="shifts the seed of every scenario")

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inbackward.cli.errors import FAILED, NOTHING_PROVED, OK, WrongInput, wrong_input
-from inbackward.cli.inputs import prepare, require_id, require_model, require_strategies, selected, under_test
+from inbackward.cli.inputs import prepare, require_id, require_model, selected, strategies, under_test
 
 if TYPE_CHECKING:
     from inbackward.report import Row, Screen
+    from inbackward.requirements import Item
     from inbackward.scenario import Scenario
     from inbackward.training import Implementation
     from inbackward.verification import Suite
@@ -24,10 +25,17 @@ REPLAYS = Path(".inbackward")
 
 def verify(arguments: argparse.Namespace) -> int:
     """Judge the selected requirements, print them as they are done, and report."""
-    ids = selected(arguments.only, arguments.skip)
-    require_strategies(arguments.strategy)
+    under = strategies(arguments.strategy)
+    items = selected(arguments.only, arguments.skip, under)
     implementation, target, again = under_test(arguments)
-    suite = prepare(implementation, arguments, profile=arguments.profile, seed=arguments.seed, model=arguments.model)
+    suite = prepare(
+        implementation,
+        arguments,
+        profile=arguments.profile,
+        seed=arguments.seed,
+        model=arguments.model,
+        world_size=arguments.world_size,
+    )
     from inbackward import report as r
 
     if arguments.json is not None:
@@ -37,9 +45,10 @@ def verify(arguments: argparse.Namespace) -> int:
             mend = "name a file in a folder that exists and may be written"
             raise WrongInput(f"--json cannot write {arguments.json!r}: {error.strerror}; {mend}") from error
     screen = r.Screen(sys.stdout, sys.stderr)
-    screen.print(*r.render_header(target, suite, len(ids)))
+    screen.print(*r.render_header(target, suite, len({item.id for item in items}), under))
     try:
-        rows = _with_one_shrunk(_judge(suite, ids, again, screen, arguments.fail_fast), suite, again, screen)
+        with closing(suite):
+            rows = _with_one_shrunk(_judge(suite, items, again, screen, arguments.fail_fast), suite, again, screen)
     finally:
         screen.erase()
     try:
@@ -71,7 +80,7 @@ def replay(arguments: argparse.Namespace) -> int:
     from inbackward.judging import Verdict
     from inbackward.report import render_outcome
 
-    with redirect_stdout(sys.stderr):
+    with redirect_stdout(sys.stderr), closing(suite):
         outcome = suite.judge(scenario)
     print(*render_outcome(outcome, target), sep="\n")
     if arguments.shrink and outcome.verdict.fails:
@@ -135,16 +144,15 @@ def requirements(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _judge(suite: Suite, ids: list[str], again: list[str], screen: Screen, fail_fast: bool) -> list[Row]:
+def _judge(suite: Suite, items: list[Item], again: list[str], screen: Screen, fail_fast: bool) -> list[Row]:
     """Requirement after requirement: print its row, and save what failed for a replay."""
     from inbackward import report as r
-    from inbackward.requirements import CATALOGUE
     from inbackward.workers import judge_all, workers_for
 
     rows: list[Row] = []
     screen.table()
-    screen.running(0, len(ids), ids[0])
-    with closing(judge_all(suite, ids, workers_for(suite))) as judged:
+    screen.running(0, len(items), items[0].key)
+    with closing(judge_all(suite, items, workers_for(suite))) as judged:
         for row in judged:
             path = r.save_replay(REPLAYS, row) if row.scenario else None
             if path:
@@ -152,10 +160,10 @@ def _judge(suite: Suite, ids: list[str], again: list[str], screen: Screen, fail_
             rows.append(row)
             screen.row(row)
             if row.failed and fail_fast:
-                reason = f"--fail-fast ended the run at {row.entry['id']}"
-                return rows + [r.unreached(CATALOGUE[id], reason) for id in ids[len(rows) :]]
-            if len(rows) < len(ids):
-                screen.running(len(rows), len(ids), ids[len(rows)])
+                reason = f"--fail-fast ended the run at {row.label}"
+                return rows + [r.unreached(item, reason) for item in items[len(rows) :]]
+            if len(rows) < len(items):
+                screen.running(len(rows), len(items), items[len(rows)].key)
     return rows
 
 

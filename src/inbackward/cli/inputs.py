@@ -14,22 +14,25 @@ from inbackward.cli.errors import WrongInput, quote, wrong_input
 if TYPE_CHECKING:
     import torch
 
+    from inbackward.requirements import Item
     from inbackward.scenario import ModelConfig
     from inbackward.training import Implementation
     from inbackward.verification import Suite
 
-STRATEGIES = ("single", "ddp", "fsdp2", "hsdp", "tensor-parallel", "fsdp2-tensor-parallel")
-
-
-def selected(only: Sequence[str] | None, skip: Sequence[str] | None) -> list[str]:
-    """The ids to judge, in the order of the catalogue."""
-    from inbackward.requirements import CATALOGUE, checkable
+def selected(only: Sequence[str] | None, skip: Sequence[str] | None, strategies: Sequence[str]) -> list[Item]:
+    """What to judge under the strategies, in the order of the catalogue."""
+    from inbackward.requirements import CATALOGUE, items
 
     wanted, unwanted = _ids(only, "--only"), _ids(skip, "--skip")
     for id in wanted:
         if CATALOGUE[id].build is None:
             raise WrongInput(f"--only names {id!r}, which has no scenarios in this version; leave it out")
-    chosen = [id for id in checkable() if (only is None or id in wanted) and id not in unwanted]
+    under = items(strategies)
+    for id in wanted:
+        if all(item.id != id for item in under):
+            mend = "ask for one of its own: see 'inbackward requirements'"
+            raise WrongInput(f"--only names {id!r}, which --strategy {','.join(strategies)} does not run; {mend}")
+    chosen = [item for item in under if (only is None or item.id in wanted) and item.id not in unwanted]
     if not chosen:
         raise WrongInput("--only and --skip leave no requirement to check; skip fewer")
     return chosen
@@ -45,15 +48,17 @@ def require_id(id: str, where: str) -> None:
         require_known([id], where)
 
 
-def require_strategies(names: str) -> None:
-    """Refuse what this version cannot run."""
-    for name in names.split(","):
+def strategies(names: str) -> list[str]:
+    """The strategies that were named, each once."""
+    from inbackward.scenario.configs import STRATEGIES
+
+    given = list(dict.fromkeys(name.strip() for name in names.split(",")))
+    for name in given:
         if name not in STRATEGIES:
             near = difflib.get_close_matches(name, STRATEGIES, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(STRATEGIES)}"
             raise WrongInput(f"--strategy names no strategy {name!r}; {hint}")
-        if name != "single":
-            raise WrongInput(f"--strategy {name} is not in this version, which runs one process; use --strategy single")
+    return given
 
 
 def under_test(arguments: argparse.Namespace) -> tuple[Implementation, str, list[str]]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
-
 from inbackward.judging.bits import same_bits
 from inbackward.scenario import Interrupt, Scenario
-from inbackward.training import Intervention, Record, Trace
+from inbackward.training import Intervention, Parameters, Record, Trace
 
 
 @dataclass
@@ -17,9 +15,9 @@ class UpdatedBefore(Intervention):
 
     updated: dict[int, frozenset[str]]
 
-    def after_backward(self, model: nn.Module, iteration: int) -> None:
+    def after_backward(self, parameters: Parameters, iteration: int) -> None:
         if iteration in self.updated:
-            for name, parameter in model.named_parameters():
+            for name, parameter in parameters.items():
                 if name not in self.updated[iteration]:
                     parameter.grad = None
 

@@ -17,14 +17,18 @@ from inbackward.judging.expectations import unmet
 from inbackward.judging.interruption import interrupted
 from inbackward.judging.noise import LIMIT, RUNS, Floor, Rounding
 from inbackward.judging.power import missing_power
+from inbackward.judging.replicas import disagreement
+from inbackward.judging.together import on_all_ranks
 from inbackward.judging.verdict import Divergence, Outcome, Verdict
 from inbackward.scenario import Scenario, SecondBackward
 from inbackward.training import (
+    ALONE,
     Implementation,
     Intervention,
     NotRun,
     Together,
     Trace,
+    World,
     find_leak,
     optimizer_class,
     train_in_backward,
@@ -35,32 +39,41 @@ QUOTED = 400  # characters of an exception: a KeyError may hold a tensor
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
 
 
-def judge(implementation: Implementation, scenario: Scenario, device: torch.device) -> Outcome:
-    """The outcome of one scenario.
+def judge(
+    implementation: Implementation, scenario: Scenario, device: torch.device, world: World = ALONE
+) -> Outcome:
+    """The outcome of one scenario, on this rank of ``world``.
 
     Only what the implementation does is judged: a reference that cannot run here makes the scenario ``not-run``.
     """
     started = time.perf_counter()
     try:
-        outcome = _judge(implementation, scenario, device)
+        outcome = _judge(implementation, scenario, device, world)
     except NotRun as reason:
         outcome = Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=str(reason))
     return outcome.timed(time.perf_counter() - started)
 
 
-def _judge(implementation: Implementation, scenario: Scenario, device: torch.device) -> Outcome:
-    candidate = train_in_backward(implementation, scenario, device)
+def _judge(implementation: Implementation, scenario: Scenario, device: torch.device, world: World) -> Outcome:
+    candidate, blamed = on_all_ranks(world, lambda: train_in_backward(implementation, scenario, device))
     left_out = interrupted(scenario, candidate)
 
     def run(*more: Intervention, flavour: dict[str, Any] | None = None) -> Trace:
         """The reference, always with what an interrupted backward left out."""
-        return train_reference(scenario, device, implementation, flavour, Together(*left_out, *more))
+        return together(*more, flavour=flavour)[0]
 
-    reference = run()
-    if candidate.error is not None or reference.error is not None:
-        return _judge_errors(implementation, scenario, device, candidate, reference)
+    def together(*more: Intervention, flavour: dict[str, Any] | None = None) -> tuple[Trace, frozenset[int]]:
+        parts = Together(*left_out, *more)
+        return on_all_ranks(world, lambda: train_reference(scenario, device, implementation, flavour, parts))
+
+    reference, blamed_too = together()
+    if blamed or blamed_too:
+        if world.rank in blamed | blamed_too:
+            return _judge_errors(implementation, scenario, device, candidate, reference)
+        return Outcome(scenario=scenario, verdict=Verdict.EQUIVALENT)  # it fell with the others
 
     comparison = compare(candidate, reference)
+    apart = disagreement(world, candidate)
     outcome = Outcome(
         scenario=scenario,
         verdict=Verdict.EQUIVALENT,
@@ -68,15 +81,18 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
         existing=comparison.existing,
         unobserved=comparison.unobserved,
     )
-    flaw = unmet(scenario, candidate, reference) or _leak(implementation, scenario, device)
-    if not comparison.mismatches:
+    if apart and "ranks-agree" in scenario.expect:
+        return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=apart, message=str(apart))
+    flaw = unmet(scenario, candidate, reference) or _leak(implementation, scenario, device) or apart
+    if not world.any(bool(comparison.mismatches)):
         return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw)) if flaw else outcome
-    if not flaw:
+    if not world.any(bool(flaw)):
         for name, flavour in _other_flavours(scenario, implementation):
             other = run(flavour=flavour)
-            if other.error is None and not compare(candidate, other).mismatches:
+            if not world.any(other.error is not None or bool(compare(candidate, other).mismatches)):
                 return replace(outcome, flavour=name)
-    return _judge_noise(outcome, implementation, device, comparison, Floor(reference, _disturbed(run)), flaw, run)
+    floor = Floor(reference, _disturbed(run, world))
+    return _judge_noise(outcome, implementation, device, comparison, floor, flaw, run, world)
 
 
 def _leak(implementation: Implementation, scenario: Scenario, device: torch.device) -> Divergence | None:
@@ -92,12 +108,14 @@ def _judge_noise(
     floor: Floor,
     flaw: Divergence | None,
     run: Callable[[Intervention], Trace],
+    world: World,
 ) -> Outcome:
     """Not bitwise: is it rounding, and would a mistake have shown?"""
     scenario = outcome.scenario
     ratios = {id(m): floor.ratio(m) for m in comparison.mismatches}
     beyond = [m for m in comparison.mismatches if not ratios[id(m)] <= LIMIT]
     outcome = replace(outcome, uninformative=len(floor.uninformative()))
+    wrong = world.any(bool(beyond or flaw))
     if beyond:
         first = min(beyond, key=lambda m: (*m.order, -ratios[id(m)]))
         divergence = _divergence(first, ratios[id(first)])
@@ -110,29 +128,33 @@ def _judge_noise(
         )
     if flaw:
         return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw))
-    outcome = replace(outcome, noise_ratio=max(ratios.values()))
-    powerless = missing_power(scenario, floor, run) or _twin(implementation, scenario, device)
+    outcome = replace(outcome, noise_ratio=max(ratios.values(), default=0.0))
+    within = Verdict.WITHIN_NOISE if ratios else Verdict.EQUIVALENT
+    if wrong:  # another rank says what
+        return replace(outcome, verdict=within)
+    powerless = missing_power(floor, run, world) or _twin(implementation, scenario, device, world)
     if powerless:
         return replace(outcome, verdict=Verdict.NOT_RUN, message=f"no power: {powerless}")
-    return replace(outcome, verdict=Verdict.WITHIN_NOISE)
+    return replace(outcome, verdict=within)
 
 
-def _disturbed(run: Callable[[Intervention], Trace]) -> list[Trace]:
+def _disturbed(run: Callable[[Intervention], Trace], world: World) -> list[Trace]:
     traces = [run(Rounding(seed)) for seed in range(RUNS)]
-    for trace in traces:
-        if trace.error is not None:
-            raise NotRun(f"the reference failed under a disturbance of one rounding: {trace.error}")
+    for failed in world.share(next((_quote(t.error) for t in traces if t.error is not None), "")):
+        if failed:
+            raise NotRun(f"the reference failed under a disturbance of one rounding: {failed}")
     return traces
 
 
-def _twin(implementation: Implementation, scenario: Scenario, device: torch.device) -> str:
+def _twin(implementation: Implementation, scenario: Scenario, device: torch.device, world: World) -> str:
     """bf16 and fp16 see too little; the same run in fp32 must hold as well. Returns why it does not, or ``""``."""
     low = {scenario.dtype, *(dtype for _, dtype in scenario.model.mixed)} & {"bfloat16", "float16"}
     if not low:
         return ""
     twin = scenario.with_(dtype="float32", model=replace(scenario.model, mixed=()))
-    outcome = judge(implementation, twin, device)
-    return "" if outcome.verdict.holds else f"its float32 twin is {outcome.verdict}: {outcome.message}"
+    outcome = judge(implementation, twin, device, world)
+    found = "" if outcome.verdict.holds else f"its float32 twin is {outcome.verdict}: {outcome.message}"
+    return next((why for why in world.share(found) if why), "")
 
 
 def _divergence(mismatch: Mismatch, ratio: float) -> Divergence:

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from inbackward.judging.bits import as_integers, rms
 from inbackward.judging.compare import Mismatch, tensors
-from inbackward.training import Intervention, Trace
+from inbackward.training import Intervention, Parameters, Trace, local
 
 RUNS = 4
 LIMIT = 8.0
@@ -27,29 +27,36 @@ UNINFORMATIVE = 0.01
 
 
 class Rounding(Intervention):
-    """A seeded disturbance of at most one unit in the last place."""
+    """A seeded disturbance of at most one unit in the last place.
+
+    Every tensor has a draw of its own, so that replicas on other ranks, whose shards of other tensors may have other
+    sizes, are moved alike and stay replicas.
+    """
 
     def __init__(self, seed: int) -> None:
-        self._draw = torch.Generator().manual_seed(seed)
+        self._seed = seed
+        self._drawn = 0
         self._kept: list[Tensor] = []
 
-    def before_forward(self, model: nn.Module, iteration: int) -> None:
-        self._kept = [p.detach().clone() for p in model.parameters()] if iteration else []
-        for parameter, _ in zip(model.parameters(), self._kept):
-            self._jitter(parameter.detach())
+    def before_forward(self, parameters: Parameters, iteration: int) -> None:
+        self._kept = [local(p.detach()).clone() for p in parameters.values()] if iteration else []
+        for parameter, _ in zip(parameters.values(), self._kept):
+            self._jitter(local(parameter.detach()))
 
-    def after_backward(self, model: nn.Module, iteration: int) -> None:
-        for parameter, kept in zip(model.parameters(), self._kept):
-            parameter.detach().copy_(kept)
-        for parameter in model.parameters():
+    def after_backward(self, parameters: Parameters, iteration: int) -> None:
+        for parameter, kept in zip(parameters.values(), self._kept):
+            local(parameter.detach()).copy_(kept)
+        for parameter in parameters.values():
             if parameter.grad is not None:
-                self._jitter(parameter.grad)
+                self._jitter(local(parameter.grad))
 
     def _jitter(self, x: Tensor) -> None:
         """Move every non-zero finite element by -1, 0 or 1 unit in the last place, in place."""
         values = x.coalesce().values() if x.is_sparse else x
         bits = as_integers(values)
-        step = torch.randint(-1, 2, bits.shape, generator=self._draw).to(bits)
+        self._drawn += 1
+        draw = torch.Generator().manual_seed(self._seed * 1_000_003 + self._drawn)
+        step = torch.randint(-1, 2, bits.shape, generator=draw).to(bits)
         moved = (bits + step).view(values.dtype)
         keep = (values == 0) | ~values.isfinite() | ~moved.isfinite()
         moved = torch.where(keep, values, moved)

@@ -56,6 +56,7 @@ class Divergence:
         noise_ratio: deviation over noise floor (design §4.2); ``None`` for what is compared exactly.
         max_abs, max_ulp, needed_rtol: the deviation itself; ``needed_rtol`` is the relative tolerance that would have
             let it pass. ``None`` where there are no two tensors to subtract.
+        rank: the rank on which it is so.
         detail: for people, where numbers do not say it.
     """
 
@@ -67,6 +68,7 @@ class Divergence:
     max_ulp: int | None = None
     needed_rtol: float | None = None
     detail: str = ""
+    rank: int = 0
 
     def __str__(self) -> str:
         where = "before the first iteration" if self.iteration < 0 else f"iteration {self.iteration}"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import nn
 from torch.optim import Optimizer
 
-from inbackward.training import Intervention
+from inbackward.training import Intervention, Parameters
 
 
 @dataclass
@@ -16,8 +15,8 @@ class ScaledGradient(Intervention):
 
     factor: float
 
-    def after_backward(self, model: nn.Module, iteration: int) -> None:
-        for parameter in model.parameters():
+    def after_backward(self, parameters: Parameters, iteration: int) -> None:
+        for parameter in parameters.values():
             if parameter.grad is not None:
                 parameter.grad.mul_(self.factor)
 
@@ -28,13 +27,13 @@ class ScaledLearningRate(Intervention):
 
     factor: float
 
-    def before_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def before_step(self, parameters: Parameters, optimizer: Optimizer) -> None:
         self._kept = [group.get("lr") for group in optimizer.param_groups]
         for group, lr in zip(optimizer.param_groups, self._kept):
             if lr is not None:
                 group["lr"] = lr * self.factor
 
-    def after_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def after_step(self, parameters: Parameters, optimizer: Optimizer) -> None:
         for group, lr in zip(optimizer.param_groups, self._kept):
             if lr is not None:
                 group["lr"] = lr
@@ -46,5 +45,5 @@ class NotStepped(Intervention):
 
     name: str
 
-    def after_backward(self, model: nn.Module, iteration: int) -> None:
-        dict(model.named_parameters())[self.name].grad = None
+    def after_backward(self, parameters: Parameters, iteration: int) -> None:
+        parameters[self.name].grad = None

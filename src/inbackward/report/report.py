@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 import inbackward
-from inbackward.judging import Outcome, Verdict
-from inbackward.requirements import CATALOGUE, Requirement
+from inbackward.judging import SEVERITY, Outcome, Verdict
+from inbackward.requirements import CATALOGUE, Item
 from inbackward.verification import Result
 
 SCHEMA = "inbackward.report/1"
@@ -45,6 +45,13 @@ class Row:
     replay_shrunk: str = ""
 
     @property
+    def label(self) -> str:
+        """The id, and the strategy where it is a repetition under one."""
+        strategies = list(self.entry["by_strategy"])
+        again = CATALOGUE[self.entry["id"]].family != "ranks" and strategies not in ([], ["single"])
+        return f"{self.entry['id']}@{','.join(strategies)}" if again else str(self.entry["id"])
+
+    @property
     def verdict(self) -> Verdict:
         return Verdict(self.entry["verdict"])
 
@@ -59,7 +66,7 @@ def row(result: Result, replay: str = "") -> Row:
     entry: dict[str, Any] = {
         "id": result.requirement.id,
         "verdict": result.verdict.value,
-        "by_strategy": {"single": result.verdict.value},
+        "by_strategy": {strategy: verdict.value for strategy, verdict in result.by_strategy.items()},
         "scenarios": len(result.outcomes),
         "scenarios_not_run": _reasons(result.not_run),
         **({"scenarios_unsupported": _reasons(result.unsupported)} if result.unsupported else {}),
@@ -87,35 +94,60 @@ def row(result: Result, replay: str = "") -> Row:
     )
 
 
-def unreached(requirement: Requirement, reason: str) -> Row:
+def unreached(item: Item, reason: str) -> Row:
     """The row of a selected requirement that the run ended before: not run, and counted so."""
-    never = row(Result(requirement=requirement, outcomes=()))
+    never = row(Result(requirement=CATALOGUE[item.id], outcomes=(), strategies=item.strategies))
     return replace(never, entry={**never.entry, "message": reason})
 
 
-def died(requirement: Requirement, reason: str, declared: str = "") -> Row:
+def died(item: Item, reason: str, declared: str = "") -> Row:
     """The row of a requirement whose worker died: broken, or ``unsupported`` where that was declared."""
     verdict = Verdict.UNSUPPORTED if declared else Verdict.BROKEN
-    never = unreached(requirement, declared or reason)
-    entry = {**never.entry, "verdict": verdict.value, "by_strategy": {"single": verdict.value}}
+    never = unreached(item, declared or reason)
+    entry = {**never.entry, "verdict": verdict.value, "by_strategy": dict.fromkeys(item.strategies, verdict.value)}
     return replace(never, entry=entry, failed=not declared)
 
 
+def together(rows: Sequence[Row]) -> list[Row]:
+    """One row a requirement: what was judged under several strategies has the worst verdict, and all the counts."""
+    by_id: dict[str, list[Row]] = {}
+    for each in rows:
+        by_id.setdefault(each.entry["id"], []).append(each)
+    return [_merged(of_one) if len(of_one) > 1 else of_one[0] for of_one in by_id.values()]
+
+
+def _merged(rows: Sequence[Row]) -> Row:
+    decisive = min(rows, key=lambda r: (not r.failed, SEVERITY.index(r.verdict)))
+    entries = [r.entry for r in rows]
+    return replace(
+        decisive,
+        entry={
+            **decisive.entry,
+            "by_strategy": {s: verdict for entry in entries for s, verdict in entry["by_strategy"].items()},
+            "scenarios": sum(entry["scenarios"] for entry in entries),
+            "scenarios_not_run": [left for entry in entries for left in entry["scenarios_not_run"]],
+            "seconds": round(sum(entry["seconds"] for entry in entries), 3),
+        },
+        counts={key: sum(r.counts[key] for r in rows) for key in decisive.counts},
+        stale=any(r.stale for r in rows),
+    )
+
+
 def report(target: str, seed: int, rows: Sequence[Row]) -> dict[str, Any]:
-    """The whole report, of schema ``inbackward.report/1``; identical runs differ in ``seconds`` and ``environment``."""
+    """The whole report, one entry a requirement, of schema ``inbackward.report/1``; identical runs differ in ``seconds`` and ``environment``."""
     return {
         "schema": SCHEMA,
         "target": target,
         "environment": environment(),
         "seed": seed,
         "summary": summary(rows),
-        "requirements": [r.entry for r in sorted(rows, key=lambda r: list(CATALOGUE).index(r.entry["id"]))],
+        "requirements": [r.entry for r in sorted(together(rows), key=lambda r: list(CATALOGUE).index(r.entry["id"]))],
     }
 
 
 def summary(rows: Iterable[Row]) -> dict[str, int]:
     """The denominator: requirements that exist, those not selected, the count of each verdict, and of tensors."""
-    rows = list(rows)
+    rows = together(list(rows))
     counts = {"requirements": len(CATALOGUE), "not-selected": len(CATALOGUE) - len(rows)}
     for verdict in (Verdict.EQUIVALENT, Verdict.WITHIN_NOISE, Verdict.REFUSED, Verdict.UNSUPPORTED):
         counts[verdict.value] = sum(r.verdict is verdict for r in rows)
@@ -148,7 +180,7 @@ def _divergence(outcome: Outcome) -> dict[str, Any]:
     return {
         "scenario": outcome.scenario.label,
         "strategy": outcome.scenario.strategy,
-        "rank": 0,
+        "rank": divergence.rank,
         "iteration": divergence.iteration,
         "quantity": divergence.quantity,
         "name": divergence.name,

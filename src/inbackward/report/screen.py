@@ -46,14 +46,14 @@ class Screen:
         cell = f"{verdict:<35}"
         if self.colour:
             cell = f"{_colour(row)}{cell}{RESET}"
-        self.print(f"{row.entry['id']:<31}{cell}{row.entry['scenarios']:>9}{row.entry['seconds']:>9.1f}")
+        self.print(f"{row.label:<31}{cell}{row.entry['scenarios']:>9}{row.entry['seconds']:>9.1f}")
 
-    def running(self, done: int, total: int, id: str) -> None:
-        """Draw the bar: ``id`` is being judged, ``done`` of ``total`` are finished."""
+    def running(self, done: int, total: int, label: str) -> None:
+        """Draw the bar: ``label`` is being judged, ``done`` of ``total`` are finished."""
         if self.live:
             filled = BAR * done // total
             bar = "#" * filled + "." * (BAR - filled)
-            print(f"{ERASE_LINE}[{bar}] {done}/{total} {id}", end="", file=self.err, flush=True)
+            print(f"{ERASE_LINE}[{bar}] {done}/{total} {label}", end="", file=self.err, flush=True)
 
     def erase(self) -> None:
         """Take the bar away."""

@@ -9,6 +9,7 @@ from inbackward.judging import Outcome, Verdict
 from inbackward.judging.noise import LIMIT
 from inbackward.report.report import Row, environment, summary
 from inbackward.requirements import CATALOGUE
+from inbackward.scenario.configs import TWO_DIMENSIONAL
 from inbackward.verification import Suite
 
 WIDTH = 118
@@ -33,13 +34,18 @@ HOW_TO_READ = {
 }
 
 
-def render_header(target: str, suite: Suite, selected: int) -> list[str]:
+def render_header(target: str, suite: Suite, selected: int, strategies: Sequence[str] = ()) -> list[str]:
     """What is judged, and on what."""
     name, here = suite.implementation.name or "an implementation", environment()
+    under = [s for s in strategies if s != "single"]
+    spread = [f"strategies {', '.join(strategies)}; {suite.world_size} ranks"] if under else []
+    if set(under) & set(TWO_DIMENSIONAL) and suite.world_size < 4:
+        spread[-1] += f", 4 for {' and '.join(s for s in under if s in TWO_DIMENSIONAL)}"
     return [
         f"inbackward {here['inbackward']}: {name} ({target})",
         f"torch {here['torch']}, {suite.device}, seed {suite.seed}, profile {suite.profile}; "
         f"{selected} of {len(CATALOGUE)} requirements",
+        *spread,
     ]
 
 
@@ -52,8 +58,8 @@ def render_failure(row: Row) -> list[str]:
         return _stale(row)
     if not row.verdict.fails:
         return []
-    id, entry = row.entry["id"], row.entry
-    head = f"{id}: {row.verdict}" + (f", as expected ({row.expected})" if row.expected else "")
+    id, label, entry = row.entry["id"], row.label, row.entry
+    head = f"{label}: {row.verdict}" + (f", as expected ({row.expected})" if row.expected else "")
     lines = [clip(head), clip(f"  {CATALOGUE[id].sentence}")]
     divergence = entry.get("divergence", {})
     failing = row.counts.get("scenarios_failing", 0)
@@ -79,7 +85,7 @@ def render_remarks(rows: Sequence[Row]) -> list[str]:
     """For every row that passes on other grounds than equal numbers: which, in the words of who refused or declared."""
     lines = []
     for row in rows:
-        id, missing = row.entry["id"], row.entry["scenarios_not_run"]
+        id, missing = row.label, row.entry["scenarios_not_run"]
         if row.stale:
             continue  # it has a block of its own
         if row.verdict in (Verdict.REFUSED, Verdict.UNSUPPORTED, Verdict.NOT_RUN):
@@ -126,7 +132,7 @@ def render_details(rows: Sequence[Row]) -> list[str]:
 def render_unsupported(rows: Sequence[Row]) -> list[str]:
     """A Python literal for ``Implementation``: what failed, and what is declared rightly already, with reasons."""
     kept = [r for r in rows if r.failed or (r.verdict is Verdict.UNSUPPORTED and not r.stale)]
-    return ["unsupported={", *(f"    {r.entry['id']!r}: {r.entry['message']!r}," for r in kept), "}"]
+    return ["unsupported={", *(f"    {r.label!r}: {r.entry['message']!r}," for r in kept), "}"]
 
 
 def render_outcome(outcome: Outcome, target: str) -> list[str]:
@@ -178,7 +184,7 @@ _NOT_VERDICTS = {"requirements", "not-selected", "scenarios", "tensors_compared"
 
 def _stale(row: Row) -> list[str]:
     field = "unsupported" if row.verdict is Verdict.UNSUPPORTED else "expected_failures"
-    id, scenarios = row.entry["id"], row.entry["scenarios"]
+    id, scenarios = row.label, row.entry["scenarios"]
     return [
         f"{id}: declared in Implementation.{field}, but every one of its {scenarios} scenarios holds",
         f"  remove {id!r} from {field}: a declaration that is no longer true hides the next real failure",

@@ -1,6 +1,7 @@
 """The catalogue: one file a family, each entry reading like its row in the list of requirements."""
 
 from inbackward.requirements import checkpoint, loop, memory, numbers, parameters, ranks  # noqa: F401  (fill it)
+from inbackward.requirements.across_ranks import Item, items
 from inbackward.requirements.arms import Arm, arms_of, default_arms
 from inbackward.requirements.catalogue import CATALOGUE, FAMILIES, Requirement, checkable, require_known
 from inbackward.requirements.documentation import page
@@ -9,10 +10,12 @@ __all__ = [
     "CATALOGUE",
     "FAMILIES",
     "Arm",
+    "Item",
     "Requirement",
     "arms_of",
     "checkable",
     "default_arms",
+    "items",
     "page",
     "require_known",
 ]

@@ -7,9 +7,11 @@ from inbackward.scenario.configs import (
     HookConfig,
     ModelConfig,
     OptimizerConfig,
+    ParallelConfig,
     ScalerConfig,
     ScheduleConfig,
     class_path,
+    fit,
 )
 from inbackward.scenario.events import (
     EVENTS,
@@ -60,6 +62,7 @@ __all__ = [
     "NonFinite",
     "Observe",
     "OptimizerConfig",
+    "ParallelConfig",
     "Recreate",
     "Resume",
     "ScalerConfig",
@@ -72,5 +75,6 @@ __all__ = [
     "Unfreeze",
     "alone",
     "class_path",
+    "fit",
     "without",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LARGEST = 65_536
@@ -13,6 +13,9 @@ CHECKPOINTING = ("", "reentrant", "non-reentrant")
 MODEL_KINDS = ("llama", "convolution")
 DATA_SOURCES = ("standard-library", "synthetic")
 SELECTORS = ("@matrix", "@vector", "@first", "@last", "@even")
+STRATEGIES = ("single", "ddp", "fsdp2", "hsdp", "tensor-parallel", "fsdp2-tensor-parallel", "cpu-offload")
+SHARDING = ("fsdp2", "hsdp", "fsdp2-tensor-parallel", "cpu-offload")  # those that fully_shard
+TWO_DIMENSIONAL = ("hsdp", "fsdp2-tensor-parallel")  # a mesh of two dimensions, the second of size 2
 SCHEDULES = (
     "LambdaLR", "StepLR", "LinearLR", "CosineAnnealingLR", "OneCycleLR", "CyclicLR", "ExponentialLR",
     "ReduceLROnPlateau", "SequentialLR", "ChainedScheduler", "CosineAnnealingWarmRestarts", "MultiStepLR",
@@ -214,3 +217,75 @@ class ScheduleConfig:
             (self.cls in ("SequentialLR", "ChainedScheduler")) == bool(self.parts),
             "schedule.parts goes with SequentialLR and ChainedScheduler",
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """How the model is spread over ``ranks`` processes, each of which trains on its own data.
+
+    The ranks of one tensor-parallel group train on the same data. ``mixed_precision`` is the dtype in which
+    ``fully_shard`` computes and gathers, ``reduce_dtype`` the one in which it reduces gradients (``""``: the
+    parameters' own); ``reshard`` is its ``reshard_after_forward``. With ``sync_last`` gradients are reduced at the last
+    micro-batch of an iteration only (``no_sync()``, ``set_requires_gradient_sync``). ``sequence`` adds sequence
+    parallelism to tensor parallelism. ``find_unused`` is DDP's ``find_unused_parameters``.
+    """
+
+    strategy: str = "single"
+    ranks: int = 1
+    mixed_precision: str = ""
+    reduce_dtype: str = ""
+    reshard: bool = True
+    sync_last: bool = False
+    sequence: bool = False
+    find_unused: bool = False
+
+    def __post_init__(self) -> None:
+        choose(self.strategy, STRATEGIES, "parallel.strategy")
+        require_size(self.ranks, "parallel.ranks")
+        single = self.strategy == "single"
+        require(not single or self.ranks == 1, f"parallel.ranks is {self.ranks}; the strategy 'single' has 1")
+        choose(self.mixed_precision, ("", *DTYPES), "parallel.mixed_precision")
+        choose(self.reduce_dtype, ("", *DTYPES), "parallel.reduce_dtype")
+        two = self.strategy in TWO_DIMENSIONAL
+        require(
+            not two or self.ranks % 2 == 0 and self.ranks >= 4,
+            f"parallel.ranks is {self.ranks}; {self.strategy} needs an even number, at least 4",
+        )
+        sharded = not (self.mixed_precision or self.reduce_dtype) and self.reshard
+        require(
+            sharded or self.strategy in SHARDING,
+            f"parallel.strategy is {self.strategy!r}; mixed precision and resharding go with {', '.join(SHARDING)}",
+        )
+        require(
+            not self.sequence or self.strategy.endswith("tensor-parallel"),
+            f"parallel.strategy is {self.strategy!r}; parallel.sequence goes with tensor parallelism",
+        )
+        require(
+            not self.find_unused or self.strategy == "ddp",
+            f"parallel.strategy is {self.strategy!r}; parallel.find_unused goes with ddp",
+        )
+
+
+def fit(model: ModelConfig, parallel: ParallelConfig) -> ModelConfig:
+    """``model`` with heads, widths and vocabulary that its tensor-parallel group can share, and nothing tied.
+
+    ``parallelize_module`` splits the two uses of a tied weight apart.
+    """
+    if not parallel.strategy.endswith("tensor-parallel"):
+        return model
+    ranks = 2 if parallel.strategy in TWO_DIMENSIONAL else parallel.ranks
+
+    def up(size: int, multiple: int) -> int:
+        return -(-size // multiple) * multiple
+
+    heads, kv_heads = up(model.heads, ranks), up(model.kv_heads, ranks)
+    heads = up(heads, kv_heads)
+    return replace(
+        model,
+        heads=heads,
+        kv_heads=kv_heads,
+        dim=up(model.dim, 2 * heads),
+        hidden=up(model.hidden, ranks),
+        vocabulary=up(model.vocabulary, ranks),
+        tied=False,
+    )

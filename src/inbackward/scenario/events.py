@@ -118,9 +118,13 @@ class ExtraCalls(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class SkipBranch(Event):
-    """The model's optional branch takes no part in this iteration, so its parameters get no gradient."""
+    """The model's optional branch takes no part in this iteration, so its parameters get no gradient.
+
+    ``ranks`` names those on which it is so; none means all.
+    """
 
     kind: ClassVar[str] = "skip-branch"
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

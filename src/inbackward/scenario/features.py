@@ -86,6 +86,11 @@ def _constant_lr(s: Scenario) -> Scenario:
     return _drop(lambda e: isinstance(e, Edit) and e.name == "lr")(s.with_(schedule=None))
 
 
+def _across(whole: Scenario, stripped: Scenario) -> Scenario:
+    """What a requirement of the family *ranks* strips: nothing of a run on one process."""
+    return whole if whole.strategy == "single" else stripped
+
+
 _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "param-groups": _one_group,
     "lr-schedule": _constant_lr,
@@ -137,5 +142,12 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "snapshot-independent": _drop(lambda e: isinstance(e, Snapshot)),
     "mismatched-checkpoint": _drop(lambda e: isinstance(e, LoadUnfit)),
     "dcp": _drop(lambda e: isinstance(e, Resume) and e.route == "dcp"),
+    "ranks-accumulation": lambda s: _across(s, s.with_(micro_batches=(1,))),
+    "ranks-unused": lambda s: _across(s, _drop(lambda e: isinstance(e, SkipBranch))(s)),
+    "ranks-checkpointed-activations": lambda s: _across(s, s.with_(model=replace(s.model, checkpointing=""))),
+    "token-normalised-loss": lambda s: s.with_(token_normalised=False),
+    "rank-agreement": _not_expecting("ranks-agree"),
+    "fsdp2-mixed-precision": lambda s: s.with_(parallel=replace(s.parallel, mixed_precision="", reduce_dtype="")),
+    "fsdp2-resharding": lambda s: s.with_(parallel=replace(s.parallel, reshard=True)),
     "rng": lambda s: s.with_(model=replace(s.model, dropout=0.0)),
 }

@@ -55,10 +55,8 @@ class Attention(nn.Module):
         self.out = nn.Linear(c.heads * self.head_size, c.dim, bias=c.bias)
 
     def forward(self, x_BTC: Tensor, angles_TD: Tensor) -> Tensor:
-        batch, length, _ = x_BTC.shape
-
-        def split(y: Tensor, heads: int) -> Tensor:
-            return y.view(batch, length, heads, self.head_size).transpose(1, 2)
+        def split(y: Tensor, heads: int) -> Tensor:  # under sequence parallelism, y is longer than x
+            return y.view(*y.shape[:2], heads, self.head_size).transpose(1, 2)
 
         q = rotate(split(self.query(x_BTC), self.heads), angles_TD)
         k = rotate(split(self.key(x_BTC), self.kv_heads), angles_TD)

@@ -18,6 +18,7 @@ from inbackward.scenario.configs import (
     HookConfig,
     ModelConfig,
     OptimizerConfig,
+    ParallelConfig,
     ScalerConfig,
     ScheduleConfig,
     choose,
@@ -28,8 +29,7 @@ from inbackward.scenario.events import Edit, Event, Resume, SkipBranch
 from inbackward.scenario.plain_data import from_plain, to_plain
 
 SCHEMA = "inbackward.scenario/1"
-EXPECTATIONS = ("moved", "gradients-freed", "gradient-peak", "no-leak", "weights-only")
-STRATEGIES = ("single",)
+EXPECTATIONS = ("moved", "gradients-freed", "gradient-peak", "no-leak", "weights-only", "ranks-agree")
 AUTOCASTS = ("", "bfloat16", "float16")
 COMPILED = ("", "layers", "whole")
 SPLITS = ("", "model", "parts")
@@ -61,6 +61,9 @@ class Scenario:
         compiled: ``torch.compile`` of ``"layers"`` or the ``"whole"`` model, by the aot_eager backend.
         loss_scale: factor on the loss before ``backward()``; the loss in the trace is unscaled.
         token_weighted: multiply the loss by the number of tokens as well, as a summed loss does.
+        token_normalised: every rank has another number of tokens, and the loss is the mean over those of all ranks. The
+            implementation is given a loss that is divided by their count, the reference divides its gradients.
+        parallel: how the model is spread over processes.
         expect: what must hold beside equality with the reference (``EXPECTATIONS``).
         may_refuse: an exception that says why, before any number changed, is a right answer.
 
@@ -91,7 +94,8 @@ class Scenario:
     compiled: str = ""
     loss_scale: float = 1.0
     token_weighted: bool = False
-    strategy: str = "single"
+    token_normalised: bool = False
+    parallel: ParallelConfig = ParallelConfig()
     events: tuple[Event, ...] = ()
     expect: tuple[str, ...] = ()
     may_refuse: bool = False
@@ -112,9 +116,12 @@ class Scenario:
             bool(self.micro_batches) and all(k >= 1 for k in self.micro_batches),
             f"micro_batches is {self.micro_batches}; give at least one number, each at least 1",
         )
+        require(
+            not self.token_normalised or self.micro_batches == (1,) and self.strategy in ("ddp", "fsdp2"),
+            "token_normalised goes with one micro-batch under ddp or fsdp2",
+        )
         choose(self.split, SPLITS, "split")
         require(not (self.split and (self.groups or self.schedule)), "split goes with one plain group and no schedule")
-        choose(self.strategy, STRATEGIES, "strategy")
         require_selectors(self.frozen, "frozen")
         for expectation in self.expect:
             choose(expectation, EXPECTATIONS, "expect")
@@ -155,6 +162,11 @@ class Scenario:
     def with_(self, **changes: Any) -> Scenario:
         """A copy with some fields changed, validated again."""
         return replace(self, **changes)
+
+    @property
+    def strategy(self) -> str:
+        """The name of the parallel strategy."""
+        return self.parallel.strategy
 
     @property
     def label(self) -> str:

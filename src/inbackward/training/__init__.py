@@ -2,23 +2,29 @@
 
 from inbackward.training.implementation import Implementation, Moment, as_implementation
 from inbackward.training.in_backward import train_in_backward
-from inbackward.training.intervention import Intervention, Together
+from inbackward.training.intervention import Intervention, Parameters, Together
 from inbackward.training.leaks import find_leak
+from inbackward.training.parallel import local
 from inbackward.training.reference import train_reference, train_unwatched
 from inbackward.training.setting import NotRun, optimizer_class
 from inbackward.training.trace import Record, SavedState, Trace
+from inbackward.training.world import ALONE, World
 
 __all__ = [
+    "ALONE",
     "Implementation",
     "Intervention",
     "Moment",
     "NotRun",
+    "Parameters",
     "Record",
     "SavedState",
     "Together",
     "Trace",
+    "World",
     "as_implementation",
     "find_leak",
+    "local",
     "optimizer_class",
     "train_in_backward",
     "train_reference",

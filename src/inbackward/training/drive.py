@@ -37,6 +37,7 @@ from inbackward.scenario import (
 )
 from inbackward.training.driver import Driver
 from inbackward.training.observing import observe
+from inbackward.training.parallel import Wrap, local, replica_of
 from inbackward.training.schedules import advance
 from inbackward.training.setting import NotRun, Setting
 from inbackward.training.trace import Record, SavedState, Trace
@@ -64,6 +65,7 @@ def isolated(seed: int) -> Iterator[None]:
 def drive(
     scenario: Scenario,
     device: torch.device,
+    wrap: Wrap | None,
     start: Callable[[Setting], Driver],
     resume: Callable[[Driver, Resume], tuple[Driver, SavedState]] | None = None,
     elsewhere: Callable[[Driver, Resume], list[Record]] | None = None,
@@ -71,16 +73,18 @@ def drive(
     """Run a scenario and return its trace, which ends early where an exception was raised.
 
     Args:
+        wrap: a framework's own way to spread the model over ranks.
         start: makes the driver that begins, over the scenario's model.
         resume: saves a driver and gives the one that goes on. ``None`` is the reference, which is neither interrupted
             nor observed.
         elsewhere: saves a driver and gives the records of another process that goes on to the end.
     """
     with isolated(scenario.seed):
-        setting = Setting(scenario, device)
+        setting = Setting(scenario, device, wrap=wrap)
         trainable = frozenset(n for p, n in setting.names.items() if p.requires_grad)
         driver = start(setting)
         trace = Trace(initial=_model_alone(setting), trainable=trainable)
+        trace.replicas = {name: replica_of(parameter) for parameter, name in setting.names.items()}
         try:
             begin(driver)
             trace.initial = driver.record()
@@ -114,7 +118,7 @@ def begin(driver: Driver) -> None:
 def _model_alone(setting: Setting) -> Record:
     return Record(
         loss=None,
-        parameters={n: p.detach().clone() for p, n in setting.names.items()},
+        parameters={n: local(p.detach()).clone() for p, n in setting.names.items()},
         buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
         state={},
     )

@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from inbackward.scenario import AccessGradient, AddGroup, Edit, Interrupt, NonFinite, Recreate, SecondBackward
+from inbackward.training.parallel import local, synchronised, whole
 from inbackward.training.setting import NotRun, Setting
 from inbackward.training.shapes import read_hyperparameters, read_state
 from inbackward.training.trace import Record
@@ -146,21 +147,24 @@ class Driver(ABC):
         if self.setting.watch:
             self.setting.watch.reset()
         count = self.setting.scenario.backwards(iteration)
-        start = {n: p.detach().clone() for p, n in self.setting.names.items()} if count > 1 else {}
+        start = self._values() if count > 1 else {}
         early: set[str] = set()
         losses = []
         for index in range(count):
-            reported, loss = self.setting.loss(iteration, index)
-            losses.append(reported)
             last = index == count - 1
-            with self._spoiled_gradients(iteration if last else -1), suppress(Interruption):
-                backward(loss, last)
+            with synchronised(self.setting.spread, self.setting.scenario.parallel, last):
+                reported, loss = self.setting.loss(iteration, index)
+                losses.append(reported)
+                if self.setting.scenario.token_normalised and self.is_candidate:
+                    loss = loss * self.setting.per_token
+                with self._spoiled_gradients(iteration if last else -1), suppress(Interruption):
+                    backward(loss, last)
             if not last:
                 early |= self._changed_since(start)
         self._gradients_after_backward = self.existing_gradients()
         self._read = self._gradients_read(iteration)
         watched = "gradients-freed" in self.setting.scenario.expect
-        self._when_returned = {n: p.detach().clone() for p, n in self.setting.names.items()} if watched else {}
+        self._when_returned = self._values() if watched else {}
         self._moved_early = frozenset(early)
         return losses[0] if count == 1 else torch.stack(losses).mean()
 
@@ -172,7 +176,7 @@ class Driver(ABC):
         return Record(
             loss=loss,
             by_candidate=self.is_candidate,
-            parameters={n: p.detach().clone() for p, n in setting.names.items()},
+            parameters={n: local(p.detach()).clone() for p, n in setting.names.items()},
             buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
             state=state,
             unread=unread,
@@ -191,7 +195,7 @@ class Driver(ABC):
 
     def watch_model(self, label: str, model: nn.Module) -> None:
         """From here on no parameter of ``model`` may move."""
-        kept = {n: p.detach().clone() for n, p in model.named_parameters()}
+        kept = {n: local(p.detach()).clone() for n, p in model.named_parameters()}
 
         def changed() -> bool:
             return any(not _same_bytes(p, kept[n]) for n, p in model.named_parameters())
@@ -278,7 +282,10 @@ class Driver(ABC):
             self.scaler.unscale_(self.handle)
         parameters = [p for group in self.setting.groups for p in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, clip.max_norm, error_if_nonfinite=clip.error_if_nonfinite)
-        self.observed["total norm"] = norm.detach().clone()
+        self.observed["total norm"] = whole(norm.detach()).clone()
+
+    def _values(self) -> dict[str, Tensor]:
+        return {n: local(p.detach()).clone() for p, n in self.setting.names.items()}
 
     def _gradients_read(self, iteration: int) -> dict[str, Tensor]:
         chosen = [
@@ -287,7 +294,7 @@ class Driver(ABC):
             if event.how == "read"
             for parameter in self.setting.select(event.match)
         ]
-        return {self.setting.names[p]: p.grad.detach().clone() for p in chosen if p.grad is not None}
+        return {self.setting.names[p]: local(p.grad.detach()).clone() for p in chosen if p.grad is not None}
 
     def _changed_since(self, kept: dict[str, Tensor]) -> frozenset[str]:
         return frozenset(n for p, n in self.setting.names.items() if n in kept and not _same_bytes(p, kept[n]))
@@ -326,7 +333,7 @@ class Driver(ABC):
 
 def _same_bytes(a: Tensor, b: Tensor) -> bool:
     """NaN included, which is not equal to itself."""
-    return torch.equal(a.detach().reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
+    return torch.equal(local(a.detach()).reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8))
 
 
 def _other_generators() -> str:

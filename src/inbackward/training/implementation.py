@@ -73,6 +73,8 @@ class Implementation:
         state_dict: ``(handle) -> state dict``, only if it is not a method of the handle.
         load_state_dict: ``(handle, state_dict)``, likewise.
         close: ``(handle, model)``, likewise, and optional.
+        wrap: ``(model, strategy, mesh) -> model``, for a framework's own parallelism: the strategy's name and the
+            ``DeviceMesh`` over all ranks. Default: DDP, ``fully_shard`` of every layer, ``parallelize_module``.
         unsupported: requirement id to the reason why it is not claimed. Its events are left out of other scenarios.
         expected_failures: requirement id to a known defect.
         refusals: further exception types that count as refusals.
@@ -92,6 +94,7 @@ class Implementation:
     state_dict: Callable[[Any], Any] | None = None
     load_state_dict: Callable[[Any, Any], Any] | None = None
     close: Callable[[Any, nn.Module], Any] | None = None
+    wrap: Callable[[nn.Module, str, Any], nn.Module] | None = None
     unsupported: Mapping[str, str] = field(default_factory=dict)
     expected_failures: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[type[BaseException], ...] = ()
@@ -109,6 +112,7 @@ class Implementation:
             "state_dict",
             "load_state_dict",
             "close",
+            "wrap",
         ):
             value = getattr(self, name)
             if value is not None and not callable(value):

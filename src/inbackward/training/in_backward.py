@@ -16,6 +16,7 @@ from inbackward.scenario import Edit, Recreate, Resume, Scenario, ScheduleConfig
 from inbackward.training.drive import begin, drive
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation, Moment, ParameterGroups
+from inbackward.training.parallel import whole
 from inbackward.training.pair import Pair
 from inbackward.training.reference import ReferenceDriver
 from inbackward.training.resume import resume
@@ -42,7 +43,7 @@ class InBackwardDriver(Driver):
         if setting.scenario.split:
             self.handle = Pair([self._build(model, groups) for model, groups in setting.halves()])
         else:
-            self.handle = self._build(setting.model, setting.groups)
+            self.handle = self._build(setting.spread, setting.groups)
 
     def _build(self, model: nn.Module, planned: ParameterGroups) -> Any:
         groups = ParameterGroups({**g, "params": list(g["params"])} for g in planned)
@@ -194,7 +195,7 @@ class InBackwardDriver(Driver):
                 raise NotRun(f"the implementation's backward takes no **arguments, and so no {', '.join(arguments)}=")
             norm = self.implementation.backward(self.handle, loss, moment, **arguments)
             if norm is not None and last:
-                self.observed["total norm"] = norm.detach().clone()
+                self.observed["total norm"] = whole(norm.detach()).clone()
 
         self.backward(loss, iteration, call)
 
@@ -256,9 +257,11 @@ def train_in_backward(implementation: Implementation, scenario: Scenario, device
         NotRun: the implementation lacks what the scenario needs.
     """
 
+    wrap = implementation.wrap
+
     def resumed(driver: Driver, event: Resume) -> tuple[Driver, SavedState]:
         return resume(
-            driver, event, lambda: side(implementation, event.loaded_by, Setting(scenario, device, fresh=True))
+            driver, event, lambda: side(implementation, event.loaded_by, Setting(scenario, device, fresh=True, wrap=wrap))
         )
 
     def elsewhere(driver: Driver, event: Resume) -> list[Record]:
@@ -268,4 +271,4 @@ def train_in_backward(implementation: Implementation, scenario: Scenario, device
 
     saves = [e for e in scenario.events if isinstance(e, Resume)]
     first = min(saves, key=lambda e: e.at).saved_by if saves else "candidate"
-    return drive(scenario, device, lambda setting: side(implementation, first, setting), resumed, elsewhere)
+    return drive(scenario, device, wrap, lambda setting: side(implementation, first, setting), resumed, elsewhere)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 from torch.optim import Optimizer
 
 
-class Intervention:
-    """Does nothing. Subclasses override what they disturb; the reference loop calls each once an iteration."""
+Parameters = Mapping[str, nn.Parameter]
 
-    def before_forward(self, model: nn.Module, iteration: int) -> None:
+
+class Intervention:
+    """Does nothing. Subclasses override what they disturb; the reference loop calls each once an iteration.
+
+    They are given the parameters by name, not the model: a sharded model's own may be others at times.
+    """
+
+    def before_forward(self, parameters: Parameters, iteration: int) -> None:
         """Before the forward; what it does to parameters is for the forward and backward only."""
 
-    def after_backward(self, model: nn.Module, iteration: int) -> None:
+    def after_backward(self, parameters: Parameters, iteration: int) -> None:
         """The gradients are final: undo ``before_forward``, or change the gradients."""
 
-    def before_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def before_step(self, parameters: Parameters, optimizer: Optimizer) -> None:
         """Right before ``step()``."""
 
-    def after_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def after_step(self, parameters: Parameters, optimizer: Optimizer) -> None:
         """Right after ``step()``: undo ``before_step``."""
 
 
@@ -28,18 +36,18 @@ class Together(Intervention):
     def __init__(self, *parts: Intervention) -> None:
         self._parts = parts
 
-    def before_forward(self, model: nn.Module, iteration: int) -> None:
+    def before_forward(self, parameters: Parameters, iteration: int) -> None:
         for part in self._parts:
-            part.before_forward(model, iteration)
+            part.before_forward(parameters, iteration)
 
-    def after_backward(self, model: nn.Module, iteration: int) -> None:
+    def after_backward(self, parameters: Parameters, iteration: int) -> None:
         for part in self._parts:
-            part.after_backward(model, iteration)
+            part.after_backward(parameters, iteration)
 
-    def before_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def before_step(self, parameters: Parameters, optimizer: Optimizer) -> None:
         for part in self._parts:
-            part.before_step(model, optimizer)
+            part.before_step(parameters, optimizer)
 
-    def after_step(self, model: nn.Module, optimizer: Optimizer) -> None:
+    def after_step(self, parameters: Parameters, optimizer: Optimizer) -> None:
         for part in self._parts:
-            part.after_step(model, optimizer)
+            part.after_step(parameters, optimizer)

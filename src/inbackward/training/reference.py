@@ -14,6 +14,7 @@ from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation
 from inbackward.training.intervention import Intervention
 from inbackward.training.pair import Pair
+from inbackward.training.parallel import local
 from inbackward.training.schedules import advance, make_schedule
 from inbackward.training.setting import Setting, optimizer_class
 from inbackward.training.shapes import write_hyperparameter
@@ -56,18 +57,23 @@ class ReferenceDriver(Driver):
         self.handle = cls(groups, **{**setting.optimizer_kwargs(), **self.flavour})
 
     def iterate(self, iteration: int) -> Tensor:
-        model, optimizer, intervention = self.setting.model, self.handle, self.intervention
-        intervention.before_forward(model, iteration)
+        optimizer, intervention = self.handle, self.intervention
+        parameters = {name: parameter for parameter, name in self.setting.names.items()}
+        intervention.before_forward(parameters, iteration)
         reported = self.micro_batches(iteration, lambda loss, last: self.backward(loss, iteration))
-        intervention.after_backward(model, iteration)
+        if self.setting.scenario.token_normalised:
+            for parameter in parameters.values():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.setting.per_token)
+        intervention.after_backward(parameters, iteration)
         self.clip()
-        intervention.before_step(model, optimizer)
+        intervention.before_step(parameters, optimizer)
         if self.scaler:
             self.scaler.step(optimizer)
             self.scaler.update()
         else:
             optimizer.step()
-        intervention.after_step(model, optimizer)
+        intervention.after_step(parameters, optimizer)
         optimizer.zero_grad(**self.zero_grad_kwargs())
         return reported
 
@@ -121,7 +127,8 @@ def train_reference(
     intervention: Intervention | None = None,
 ) -> Trace:
     """The trace of a scenario in the usual loop, never interrupted by a ``Resume`` and never read by an ``Observe``."""
-    return drive(scenario, device, lambda setting: ReferenceDriver(setting, implementation, flavour, intervention))
+    wrap = implementation.wrap if implementation else None
+    return drive(scenario, device, wrap, lambda setting: ReferenceDriver(setting, implementation, flavour, intervention))
 
 
 def train_unwatched(scenario: Scenario, device: torch.device) -> dict[str, Tensor]:
@@ -133,4 +140,4 @@ def train_unwatched(scenario: Scenario, device: torch.device) -> dict[str, Tenso
             loss = driver.iterate(iteration)
             if scenario.schedule is not None:
                 advance(scenario.schedule, driver.schedule, loss.item())
-        return {name: parameter.detach() for parameter, name in driver.setting.names.items()}
+        return {name: local(parameter.detach()) for parameter, name in driver.setting.names.items()}

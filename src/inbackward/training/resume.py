@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.optim import Optimizer
 
 from inbackward.scenario import Resume
 from inbackward.training.driver import Driver
+from inbackward.training.parallel import shared_folder
 from inbackward.training.setting import NotRun
 from inbackward.training.trace import SavedState
 
@@ -78,16 +78,16 @@ def _by_dcp(driver: Driver, optimizer_state: Any) -> Load:
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
     _require_optimizer(driver.handle)
-    folder = tempfile.TemporaryDirectory(prefix="inbackward-")
+    folder = shared_folder()
     model_state, state = get_state_dict(driver.setting.model, driver.handle)
     dcp.save({"model": model_state, "optimizer": state}, checkpoint_id=folder.name)  # type: ignore[attr-defined]
 
     def load(new: Driver) -> None:
         _require_optimizer(new.handle)
-        with folder:
+        with folder as name:
             model_state, state = get_state_dict(new.setting.model, new.handle)
             checkpoint: dict[str, Any] = {"model": model_state, "optimizer": state}
-            dcp.load(checkpoint, checkpoint_id=folder.name)  # type: ignore[attr-defined]
+            dcp.load(checkpoint, checkpoint_id=name)  # type: ignore[attr-defined]
         set_state_dict(
             new.setting.model,
             new.handle,

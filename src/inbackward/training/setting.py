@@ -18,6 +18,7 @@ from inbackward.scenario import GroupConfig, HookConfig, Scenario, SkipBranch, c
 from inbackward.scenario.data import batch
 from inbackward.scenario.models import build_model
 from inbackward.training.implementation import Implementation, ParameterGroups
+from inbackward.training.parallel import Wrap, data_rank, spread
 from inbackward.training.watching import GradientWatch
 
 SELECTORS: dict[str, Callable[[nn.Parameter, int, int], bool]] = {
@@ -52,14 +53,26 @@ class Setting:
     """One model of a scenario on one device, its loss, and its parameter groups.
 
     Attributes:
-        model: with frozen parameters frozen and the user's hooks on; what is called is ``forward``, which may be the
-            compiled model.
+        model: with frozen parameters frozen and the user's hooks on. Across ranks ``spread`` is what an implementation
+            is given, such as the DDP module around it; what is called is ``forward``, which may be the compiled model.
         names: parameter to name, each parameter once, in the model's order.
         seen: what the user's post-accumulate hooks were given since the last iteration began, by parameter name.
     """
 
-    def __init__(self, scenario: Scenario, device: torch.device, model: nn.Module | None = None, fresh: bool = False):
-        """Build the scenario's model, or take ``model`` as it is; ``fresh`` draws other initial weights."""
+    def __init__(
+        self,
+        scenario: Scenario,
+        device: torch.device,
+        model: nn.Module | None = None,
+        fresh: bool = False,
+        wrap: Wrap | None = None,
+    ) -> None:
+        """Build the scenario's model, or take ``model`` as it is.
+
+        Args:
+            fresh: draw other initial weights.
+            wrap: a framework's own way to spread the model over ranks.
+        """
         self.scenario, self.device = scenario, device
         self.model = model or build_model(scenario.model, scenario.seed + fresh, getattr(torch, scenario.dtype))
         if device.type != "cpu":
@@ -69,10 +82,15 @@ class Setting:
         if model is None:
             for parameter in self.select(scenario.frozen):
                 parameter.requires_grad_(False)
+        self.spread = spread(self.model, scenario.parallel, device, wrap)
+        self.data_rank = data_rank(scenario.parallel)
+        if scenario.strategy != "single":  # fully_shard and tensor parallelism put other parameters in
+            self.names = {p: n for n, p in self.model.named_parameters()}
+        if model is None:
             for hook in scenario.hooks:
                 self._register(hook)
         self.watch = GradientWatch(self.names) if "gradient-peak" in scenario.expect else None
-        self.forward = _compiled(self.model, scenario.compiled)
+        self.forward = _compiled(self.spread, scenario.compiled)
 
     def _register(self, hook: HookConfig) -> None:
         for parameter in self.select(hook.match):
@@ -150,7 +168,8 @@ class Setting:
         """Be frozen, cast and grouped as ``condition`` says, as a recipe that resumes would be."""
         named = {n: p for p, n in self.names.items()}
         for name, tensor in (*named.items(), *self.model.named_buffers()):
-            tensor.data = tensor.data.to(condition.dtypes[name])
+            if tensor.dtype != condition.dtypes[name]:
+                tensor.data = tensor.data.to(condition.dtypes[name])
         for name, parameter in named.items():
             parameter.requires_grad_(name in condition.trainable)
         self.groups.extend({"params": [named[n] for n in names], **options} for names, options in condition.added)
@@ -166,14 +185,30 @@ class Setting:
         """One forward: the loss as reported, and as ``backward()`` is given it: scaled, and divided by their number."""
         s = self.scenario
         if s.model.branch:
-            self.model.take_branch = not s.at(iteration, SkipBranch)  # type: ignore[assignment]
-        tokens, targets = (t.to(self.device) for t in batch(s.data, s.seed, iteration, micro_batch))
+            skips = s.at(iteration, SkipBranch)
+            skipped = any(not event.ranks or self.data_rank in event.ranks for event in skips)
+            self.model.take_branch = not skipped  # type: ignore[assignment]
+        tokens, targets = (t.to(self.device) for t in batch(s.data, s.seed, iteration, micro_batch, self.data_rank))
+        if s.token_normalised:
+            tokens, targets = (t[:, : self._length(self.data_rank)] for t in (tokens, targets))
         with _autocast(s.autocast, self.device):
             logits = self.forward(tokens)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = F.cross_entropy(wide.flatten(0, 1), targets.flatten())
+        if s.token_normalised:
+            return loss.detach(), loss * targets.numel()
         factor = s.loss_scale * (targets.numel() if s.token_weighted else 1) / s.backwards(iteration)
         return loss.detach(), loss * factor if factor != 1 else loss
+
+    def _length(self, rank: int) -> int:
+        """How many tokens a window has on a rank, where they differ."""
+        return max(1, self.scenario.data.length - 3 * rank)
+
+    @property
+    def per_token(self) -> float:
+        """What makes the mean over the tokens of all ranks of a sum over those of one, once ranks are averaged."""
+        ranks = self.scenario.parallel.ranks
+        return ranks / (self.scenario.data.batch * sum(map(self._length, range(ranks))))
 
 
 def _halve(gradient: Tensor) -> Tensor:

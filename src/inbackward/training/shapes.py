@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from inbackward.training.parallel import local
 from inbackward.training.trace import State
 
 
@@ -37,7 +38,8 @@ def read_state(shape: Any, names: Mapping[nn.Parameter, str]) -> tuple[State, tu
         copies = {}
         for key, value in entries.items():
             if isinstance(value, Tensor):
-                copies[str(key)] = value.detach().to_dense() if value.is_sparse else value.detach().clone()
+                part = local(value.detach())
+                copies[str(key)] = part.to_dense() if part.is_sparse else part.clone()
             elif isinstance(value, (bool, int, float)):
                 copies[str(key)] = torch.tensor(float(value), dtype=torch.float64)
             elif value is not None:

@@ -82,6 +82,7 @@ class Trace:
         error: the exception that ended the run early, or ``None``.
         aftermath: what stood when it was raised; ``state`` only where the optimizer existed.
         traceback: its traceback, as text.
+        replicas: parameter name to what tells its parts apart: ranks with the same answer hold the same part.
         optimizer_built: whether the optimizer existed when the error was raised.
     """
 
@@ -92,4 +93,5 @@ class Trace:
     error: BaseException | None = None
     traceback: str = ""
     aftermath: Record | None = None
+    replicas: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     optimizer_built: bool = True

@@ -1,0 +1,199 @@
+"""Ranks as forks of this process, kept for one scenario after the other.
+
+A fork has the implementation whatever it is. On CUDA, which does not survive a fork, ranks are spawned, and what is
+under test must have an import path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import IO, Any, Generic, TypeVar
+
+import torch
+
+from inbackward.scenario import Scenario
+from inbackward.training import NotRun, World
+
+T = TypeVar("T")
+Serve = Callable[[Scenario, World], T]
+
+DEADLINE = 60.0  # seconds a scenario may take
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class RanksFailed(Exception):
+    """Ranks died, hung or could not answer; the message names them, ``stacks`` says where they stood."""
+
+    def __init__(self, message: str, stacks: str = "") -> None:
+        super().__init__(message)
+        self.stacks = stacks
+
+
+@dataclass(frozen=True)
+class _Rank:
+    process: Any
+    pipe: Connection
+    stacks: IO[bytes]
+
+
+class Pool(Generic[T]):
+    """Worker processes, started at the first scenario and replaced after one that broke them.
+
+    Args:
+        serve: what every rank does with a scenario; runs in the workers, each with its own ``World``.
+        device: on which the ranks train.
+    """
+
+    def __init__(self, serve: Serve[T], device: torch.device, deadline: float = DEADLINE) -> None:
+        self._serve, self._device, self._deadline = serve, device, deadline
+        self._ranks: list[_Rank] = []
+        self._jobs = 0
+
+    def run(self, scenario: Scenario) -> list[T]:
+        """What every rank answered, by rank.
+
+        Raises:
+            RanksFailed: a rank died, did not answer in time, or raised what is no verdict.
+        """
+        size = scenario.parallel.ranks
+        if len(self._ranks) < size or not all(rank.process.is_alive() for rank in self._ranks):
+            self.close()
+            self._start(size)
+        self._jobs += 1
+        for rank in self._ranks[:size]:
+            rank.pipe.send((scenario, self._jobs))
+        try:
+            return self._answers(size)
+        except BaseException:  # an interrupt too: the ranks are in the middle of something
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers; the next scenario starts new ones."""
+        for rank in self._ranks:
+            rank.process.kill()
+        for rank in self._ranks:
+            rank.process.join()
+            rank.process.close()
+            rank.pipe.close()
+            rank.stacks.close()
+        self._ranks = []
+
+    def _start(self, size: int) -> None:
+        context = get_context("fork" if self._device.type == "cpu" else "spawn")
+        sys.stdout.flush()  # or every fork would print what is buffered
+        sys.stderr.flush()
+        port = 0
+        for rank in range(size):
+            here, there = context.Pipe()
+            stacks = tempfile.TemporaryFile()
+            arguments = (self._serve, self._device, there, rank, size, port, stacks.fileno())
+            process = context.Process(target=_work, args=arguments, name=f"inbackward-rank-{rank}", daemon=True)
+            try:
+                with warnings.catch_warnings():  # Python 3.12 and later warn of any fork
+                    warnings.simplefilter("ignore", DeprecationWarning)
+                    process.start()
+            except (TypeError, AttributeError) as error:
+                raise NotRun(f"the implementation cannot be handed to ranks on {self._device.type}: {error}") from None
+            there.close()
+            self._ranks.append(_Rank(process, here, stacks))
+            if rank == 0:
+                port = self._expect(here)
+
+    def _expect(self, pipe: Connection) -> int:
+        if not pipe.poll(self._deadline):
+            raise RanksFailed("rank 0 did not start")
+        port: int = pipe.recv()
+        return port
+
+    def _answers(self, size: int) -> list[T]:
+        waiting = {rank.pipe: number for number, rank in enumerate(self._ranks[:size])}
+        answers: dict[int, T] = {}
+        end = time.monotonic() + self._deadline
+        while waiting:
+            ready = wait(list(waiting), timeout=max(0.0, end - time.monotonic()))
+            if not ready:
+                late = sorted(waiting.values())
+                raise RanksFailed(f"{_named(late)} did not end within {self._deadline:g} s", self._stacks(late))
+            for pipe in ready:
+                number = waiting.pop(pipe)  # type: ignore[arg-type]
+                try:
+                    kind, answer = pipe.recv()  # type: ignore[union-attr]
+                except (EOFError, ConnectionResetError):
+                    raise RanksFailed(f"{_named([number])} died: {self._exit(number)}") from None
+                if kind == "raised":
+                    raise RanksFailed(f"{_named([number])} raised {answer.splitlines()[-1]}", answer)
+                answers[number] = answer
+        return [answers[number] for number in range(size)]
+
+    def _exit(self, number: int) -> str:
+        process = self._ranks[number].process
+        process.join(1.0)
+        code = process.exitcode
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"left with status {code}"
+
+    def _stacks(self, numbers: list[int]) -> str:
+        """Where these ranks stand, as each says it itself."""
+        for number in numbers:
+            with suppress(ProcessLookupError):
+                os.kill(self._ranks[number].process.pid, signal.SIGUSR1)
+        time.sleep(0.3)
+        parts = []
+        for number in numbers:
+            file = self._ranks[number].stacks
+            file.seek(0)
+            parts.append(f"rank {number}:\n{file.read().decode(errors='replace')}")
+        return "\n".join(parts)
+
+
+def _named(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _work(serve: Serve[T], device: torch.device, pipe: Connection, rank: int, size: int, port: int, stacks: int) -> None:
+    """A rank's life: one thread first of all, since a second one of OpenMP would hang after its parent used two."""
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and so does its death, by whatever signal
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    if device.type == "cuda":
+        torch.cuda.set_device(rank % torch.cuda.device_count())
+    import torch.distributed as dist
+
+    from inbackward.ranks.world import StoreWorld
+
+    store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
+    if rank == 0:
+        pipe.send(store.port)
+    with redirect_stdout(sys.stderr):  # stdout holds the report; what is under test may print too
+        while True:
+            try:
+                scenario, job = pipe.recv()
+            except (EOFError, ConnectionResetError):
+                return
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(scenario.parallel.ranks))
+            world = None
+            try:
+                world = StoreWorld(dist.PrefixStore(f"job{job}", store), rank, scenario.parallel.ranks, device)
+                answer = "answered", serve(scenario, world)
+            except BaseException:
+                answer = "raised", traceback.format_exc()  # type: ignore[assignment]
+            if world is not None:
+                world.leave()
+            pipe.send(answer)

@@ -1,0 +1,69 @@
+"""What a rank needs to judge together with others: a store to agree through, and a process group for each scenario."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from inbackward.training import World
+
+T = TypeVar("T")
+
+# A collective that waits longer for a peer raises. It lies below the pool's deadline, since a rank that waits in gloo
+# cannot be woken otherwise (design §6).
+TIMEOUT = timedelta(seconds=15)
+
+# How gloo, and the store, say that a peer has left: the error of a rank that did nothing wrong itself.
+PEER_LEFT = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "aborted", "Connection was likely")
+
+
+class StoreWorld(World):
+    """The ranks of one scenario.
+
+    What they ``share`` goes through the store, never through the group under test: it works when that one is broken.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, size: int, device: torch.device) -> None:
+        self.rank, self.size = rank, size
+        self._store, self._device = store, device
+        self._shared = self._groups = 0
+        self._open()
+
+    def share(self, value: T) -> list[T]:
+        self._shared += 1
+        self._store.set(f"{self._shared}/{self.rank}", pickle.dumps(value))
+        return [pickle.loads(self._store.get(f"{self._shared}/{rank}")) for rank in range(self.size)]
+
+    def settle(self, error: BaseException | None) -> frozenset[int]:
+        if error is not None:
+            self.leave()
+        errors = self.share("" if error is None else f"{type(error).__name__}: {error}")
+        failed = {rank for rank, text in enumerate(errors) if text}
+        if failed:
+            self.leave()
+            self._open()
+        own = {rank for rank in failed if not any(sign in errors[rank] for sign in PEER_LEFT)}
+        return frozenset(own or failed)
+
+    def leave(self) -> None:
+        """Give the group up; peers that wait in a collective of it get an error."""
+        if dist.is_initialized():
+            with suppress(Exception):
+                dist.distributed_c10d._abort_process_group()
+            with suppress(Exception):
+                dist.destroy_process_group()
+
+    def _open(self) -> None:
+        self._groups += 1
+        dist.init_process_group(
+            "gloo" if self._device.type == "cpu" else "nccl",
+            store=dist.PrefixStore(f"group{self._groups}", self._store),
+            rank=self.rank,
+            world_size=self.size,
+            timeout=TIMEOUT,
+        )
