@@ -30,11 +30,13 @@ class Rounding(Intervention):
     """A seeded disturbance of at most one unit in the last place.
 
     Every tensor has a draw of its own, so that replicas on other ranks, whose shards of other tensors may have other
-    sizes, are moved alike and stay replicas.
+    sizes, are moved alike and stay replicas. Where the loop scales its gradients after the backward, the loss has another
+    factor before it: every rounding of the backward then falls otherwise.
     """
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+        self.loss_factor = 1 + torch.rand((), generator=torch.Generator().manual_seed(seed)).item()
         self._drawn = 0
         self._kept: list[Tensor] = []
 

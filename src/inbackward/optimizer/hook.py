@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 from torch._compile import _disable_dynamo
 from torch.autograd.function import BackwardCFunction
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import _engine_run_backward, get_gradient_edge
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 # What autograd calls to run the backward of a custom function: a hook below it belongs to a backward within.
 _CUSTOM_BACKWARD = BackwardCFunction.apply.__code__
+_ENGINE = _engine_run_backward.__code__
 
 
 class StepHook:
@@ -91,10 +92,16 @@ def step_hooks(p: Tensor) -> list[StepHook]:
 
 
 def within_another_backward() -> bool:
-    """Whether a backward is running that a custom function's own backward started (reentrant checkpointing)."""
+    """Whether a backward is running that a custom function's own backward started (reentrant checkpointing).
+
+    A custom function that calls this hook itself, as ``fully_shard`` does after its reduce-scatter, starts none.
+    """
     frame: FrameType | None = sys._getframe(1)
+    within_engine = False
     while frame is not None:
-        if frame.f_code is _CUSTOM_BACKWARD:
+        if frame.f_code is _ENGINE:
+            within_engine = True
+        elif frame.f_code is _CUSTOM_BACKWARD and within_engine:
             return True
         frame = frame.f_back
     return False

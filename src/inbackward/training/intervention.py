@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from torch import nn
@@ -16,6 +17,9 @@ class Intervention:
 
     They are given the parameters by name, not the model: a sharded model's own may be others at times.
     """
+
+    loss_factor = 1.0
+    """What the loss is multiplied by, and the gradients are divided by, where the loop scales them after the backward."""
 
     def before_forward(self, parameters: Parameters, iteration: int) -> None:
         """Before the forward; what it does to parameters is for the forward and backward only."""
@@ -35,6 +39,7 @@ class Together(Intervention):
 
     def __init__(self, *parts: Intervention) -> None:
         self._parts = parts
+        self.loss_factor = math.prod(part.loss_factor for part in parts)
 
     def before_forward(self, parameters: Parameters, iteration: int) -> None:
         for part in self._parts:

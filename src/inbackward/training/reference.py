@@ -60,11 +60,11 @@ class ReferenceDriver(Driver):
         optimizer, intervention = self.handle, self.intervention
         parameters = {name: parameter for parameter, name in self.setting.names.items()}
         intervention.before_forward(parameters, iteration)
-        reported = self.micro_batches(iteration, lambda loss, last: self.backward(loss, iteration))
+        reported = self.micro_batches(iteration, lambda loss, last: self.backward(self._with_factor(loss), iteration))
         if self.setting.scenario.token_normalised:
             for parameter in parameters.values():
                 if parameter.grad is not None:
-                    parameter.grad.mul_(self.setting.per_token)
+                    parameter.grad.mul_(self.setting.per_token / intervention.loss_factor)
         intervention.after_backward(parameters, iteration)
         self.clip()
         intervention.before_step(parameters, optimizer)
@@ -76,6 +76,10 @@ class ReferenceDriver(Driver):
         intervention.after_step(parameters, optimizer)
         optimizer.zero_grad(**self.zero_grad_kwargs())
         return reported
+
+    def _with_factor(self, loss: Tensor) -> Tensor:
+        """Where gradients are scaled after the backward, any factor on the loss is as legal as another."""
+        return loss * self.intervention.loss_factor if self.setting.scenario.token_normalised else loss
 
     def iterate_by_closure(self, iteration: int) -> Tensor:
         reported: list[Tensor] = []
