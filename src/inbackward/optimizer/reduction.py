@@ -1,0 +1,75 @@
+"""Under DistributedDataParallel a gradient is final only once all ranks have added theirs: after its bucket's reduction.
+
+DDP lets a communication hook take the place of its all-reduce. This one does the same arithmetic and then hands over
+the bucket's gradients. (A parameter's own hook fires before that: what it would step with are this rank's gradients.)
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Reduction:
+    """The communication hook of one DDP module, for one optimizer.
+
+    Args:
+        owner: the optimizer, held weakly; once it is dead, the hook only reduces.
+        final: called with the owner and a parameter whose ``.grad`` is now that of all ranks. It may take the gradient;
+            one that it leaves stays, as DDP would have left it.
+        module: must not have a communication hook yet.
+
+    Attributes:
+        parameters: those whose gradients come this way.
+
+    Raises:
+        RuntimeError: from DDP, if there is a communication hook already.
+    """
+
+    def __init__(self, owner: Any, final: Callable[[Any, Tensor], None], module: DistributedDataParallel) -> None:
+        self._owner, self._final = weakref.ref(owner), final
+        self._group: dist.ProcessGroup = module.process_group
+        self._world = dist.get_world_size(self._group)
+        # Where a parameter may be unused, a bucket holds zeros for it, and only all ranks together know.
+        self._sparse_use = module.find_unused_parameters or module.static_graph
+        self.parameters = {p for p in module.module.parameters() if p.requires_grad}
+        module.register_comm_hook(self, _reduce)
+        module.reducer._set_optimizer_in_backward()  # DDP then does not write back the gradients that were taken
+
+    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Average the bucket over the ranks as DDP does, multiplying first, then hand over its gradients."""
+        parameters = bucket.parameters()
+        mean = bucket.buffer().mul_(1.0 / self._world)  # dividing after the sum rounds otherwise at 3 ranks
+        parts = [dist.all_reduce(mean, group=self._group, async_op=True).get_future()]
+        used = torch.ones(len(parameters), device=mean.device)
+        if self._sparse_use:
+            used = torch.tensor([float(p.grad is not None) for p in parameters], device=mean.device)
+            parts.append(dist.all_reduce(used, group=self._group, async_op=True).get_future())
+
+        def hand_over(_: Any) -> Tensor:
+            owner = self._owner()
+            for p, gradient, uses in zip(parameters, bucket.gradients(), used.tolist(), strict=True):
+                if not uses:
+                    continue
+                if p.grad is None:
+                    p.grad = gradient
+                elif p.grad.data_ptr() != gradient.data_ptr():
+                    p.grad.copy_(gradient)
+                if owner is not None:
+                    self._final(owner, p)
+                if p.grad is gradient:
+                    p.grad = gradient.clone()  # the bucket is filled anew by the next backward
+            return bucket.buffer()
+
+        return torch.futures.collect_all(parts).then(hand_over)
+
+
+def _reduce(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """DDP looks at the names and annotations of a hook's arguments; methods it does not take."""
+    return state.reduce(bucket)  # type: ignore[no-any-return]
