@@ -41,7 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if is_suite_test(metafunc.function):
         run = metafunc.config.stash[RUN]
         run.fixture = fixture_in_use(metafunc)
-        parametrize(metafunc, run.named, run.fixture, run.ids)
+        parametrize(metafunc, run.named, run.fixture, list(run.items))
 
 
 @pytest.hookimpl(tryfirst=True)  # before -k, -m and --deselect choose
@@ -72,6 +72,11 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     quiet = config.option.verbose < 0 or config.getoption("no_header")
     told = run.named or run.fixture == run.shown or quiet
     return run.describe(run.fixture) if suite_items(items) and not told else []
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if RUN in config.stash:
+        config.stash[RUN].close()
 
 
 @pytest.hookimpl(hookwrapper=True)

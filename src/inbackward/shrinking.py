@@ -73,10 +73,10 @@ def shrink_for_report(suite: Suite, scenario: Scenario) -> Scenario | None:
     """``shrink`` for a failure that is about to be reported.
 
     Returns:
-        ``None`` where there is nothing to show: its scenarios take seconds each (``COSTLY``), or it fails no longer,
-        as it may where the implementation depends on what ran before.
+        ``None`` where there is nothing to show: its scenarios take seconds each (``COSTLY``) or ranks, or it fails no
+        longer, as it may where the implementation depends on what ran before.
     """
-    if scenario.requirement in COSTLY:
+    if scenario.requirement in COSTLY or scenario.strategy != "single":
         return None
     try:
         return shrink(suite.implementation, scenario, suite.device.type)

@@ -21,13 +21,9 @@ from typing import TypeVar
 import torch
 
 from inbackward.report import Row, died, row
-<<<<<<< HEAD
-from inbackward.requirements import CATALOGUE
+from inbackward.requirements import Item
 from inbackward.scenario import Scenario
 from inbackward.shrinking import shrink_for_report
-=======
-from inbackward.requirements import Item
->>>>>>> 7319d6a (Ranks: a pool of workers, seven strategies, and the same verdicts across processes)
 from inbackward.verification import Suite
 
 A = TypeVar("A")
@@ -70,7 +66,6 @@ def judge_all(suite: Suite, items: Sequence[Item], workers: int) -> Generator[Ro
         pool.shutdown(cancel_futures=True)
 
 
-<<<<<<< HEAD
 def shrink_apart(suite: Suite, scenario: Scenario, workers: int) -> Scenario | None:
     """``shrink_for_report`` in a fork, since a failure may take its process along; then ``None``."""
     if not workers:
@@ -87,10 +82,7 @@ def _shrink(suite: Suite, scenario: Scenario) -> Scenario | None:
         return shrink_for_report(suite, scenario)
 
 
-def _judge(suite: Suite, id: str) -> Row:
-=======
 def _judge(suite: Suite, item: Item) -> Row:
->>>>>>> 7319d6a (Ranks: a pool of workers, seven strategies, and the same verdicts across processes)
     with redirect_stdout(sys.stderr):  # stdout holds the report; what is under test may print too
         return row(suite.run(item.id, *item.strategies))
 
@@ -108,21 +100,14 @@ def _pool(suite: Suite, workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, get_context("fork"), _begin, (suite,))
 
 
-<<<<<<< HEAD
-def _submit(pool: ProcessPoolExecutor, ids: Sequence[str]) -> dict[str, Future[Row]]:
-    return {id: _submitted(pool, _judge_here, id) for id in ids}
+def _submit(pool: ProcessPoolExecutor, items: Sequence[Item]) -> dict[Item, Future[Row]]:
+    return {item: _submitted(pool, _judge_here, item) for item in items}
 
 
 def _submitted(pool: ProcessPoolExecutor, work: Callable[[A], B], argument: A) -> Future[B]:
     with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _begin makes this one safe
         warnings.simplefilter("ignore", DeprecationWarning)
         return pool.submit(work, argument)
-=======
-def _submit(pool: ProcessPoolExecutor, items: Sequence[Item]) -> dict[Item, Future[Row]]:
-    with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _begin makes this one safe
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return {item: pool.submit(_judge_here, item) for item in items}
->>>>>>> 7319d6a (Ranks: a pool of workers, seven strategies, and the same verdicts across processes)
 
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -138,14 +123,9 @@ def _begin(suite: Suite) -> None:
     _suite = suite
 
 
-<<<<<<< HEAD
-def _judge_here(id: str) -> Row:
-    return _judge(_suite, id)
+def _judge_here(item: Item) -> Row:
+    return _judge(_suite, item)
 
 
 def _shrink_here(scenario: Scenario) -> Scenario | None:
     return _shrink(_suite, scenario)
-=======
-def _judge_here(item: Item) -> Row:
-    return _judge(_suite, item)
->>>>>>> 7319d6a (Ranks: a pool of workers, seven strategies, and the same verdicts across processes)

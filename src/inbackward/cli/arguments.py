@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from inbackward import __version__, targets
 from inbackward.cli.errors import WRONG_INPUT, say
+from inbackward.scenario.configs import STRATEGIES
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -40,7 +41,12 @@ def parser(verify: Command, replay: Command, requirements: Command) -> argparse.
     add("--only", action="append", metavar="ID,...", help="these requirements; every one if left out")
     add("--skip", action="append", metavar="ID,...", help="none of these requirements")
     add("--model", default="", metavar="MODULE:FACTORY", help="your own model in the place of the default one")
-    add("--strategy", default="single", metavar="NAME,...", help="single, ddp, fsdp2, hsdp, tensor-parallel, fsdp2-tensor-parallel, cpu-offload")
+    add(
+        "--strategy",
+        default="single",
+        metavar="NAME,...",
+        help=f"{', '.join(STRATEGIES)} (default: single)",
+    )
     add("--world-size", type=_positive, default=2, metavar="N", help="ranks of a strategy; single has none")
     add("--profile", choices=("quick", "ci", "thorough"), default="quick", help="how many generated scenarios")
     add("--seed", type=_whole_number, default=0, metavar="N", help="shifts the seed of every scenario")

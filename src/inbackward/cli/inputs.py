@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from inbackward.training import Implementation
     from inbackward.verification import Suite
 
+
 def selected(only: Sequence[str] | None, skip: Sequence[str] | None, strategies: Sequence[str]) -> list[Item]:
     """What to judge under the strategies, in the order of the catalogue."""
     from inbackward.requirements import CATALOGUE, items

@@ -11,8 +11,10 @@ from inbackward.judging.together import on_all_ranks
 from inbackward.scenario import ModelConfig, ParallelConfig, Scenario, ScheduleConfig, fit
 from inbackward.training import ALONE, Trace, World, train_reference, train_unwatched
 
+SINGLE = ParallelConfig()
 
-def control_scenario(dtype: str, parallel: ParallelConfig = ParallelConfig()) -> Scenario:
+
+def control_scenario(dtype: str, parallel: ParallelConfig = SINGLE) -> Scenario:
     """A run in which everything random or ordered takes part: dropout, ties, a schedule, momentum."""
     return Scenario(
         requirement="control",
@@ -23,9 +25,7 @@ def control_scenario(dtype: str, parallel: ParallelConfig = ParallelConfig()) ->
     )
 
 
-def control(
-    dtype: str, device: torch.device, parallel: ParallelConfig = ParallelConfig(), world: World = ALONE
-) -> str:
+def control(dtype: str, device: torch.device, parallel: ParallelConfig = SINGLE, world: World = ALONE) -> str:
     """Why no comparison can be trusted on this machine in this dtype under this strategy, or ``""``.
 
     The reference is run twice under the observer, which must agree with itself, and once without, which must end at the

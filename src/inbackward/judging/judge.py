@@ -39,9 +39,7 @@ QUOTED = 400  # characters of an exception: a KeyError may hold a tensor
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
 
 
-def judge(
-    implementation: Implementation, scenario: Scenario, device: torch.device, world: World = ALONE
-) -> Outcome:
+def judge(implementation: Implementation, scenario: Scenario, device: torch.device, world: World = ALONE) -> Outcome:
     """The outcome of one scenario, on this rank of ``world``.
 
     Only what the implementation does is judged: a reference that cannot run here makes the scenario ``not-run``.

@@ -30,8 +30,8 @@ class Rounding(Intervention):
     """A seeded disturbance of at most one unit in the last place.
 
     Every tensor has a draw of its own, so that replicas on other ranks, whose shards of other tensors may have other
-    sizes, are moved alike and stay replicas. Where the loop scales its gradients after the backward, the loss has another
-    factor before it: every rounding of the backward then falls otherwise.
+    sizes, are moved alike and stay replicas. Where the loop scales its gradients after the backward, the loss has
+    another factor before it: every rounding of the backward then falls otherwise.
     """
 
     def __init__(self, seed: int) -> None:

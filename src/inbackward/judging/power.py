@@ -14,8 +14,8 @@ from inbackward.training import ALONE, Intervention, Trace, World
 def missing_power(floor: Floor, rerun: Callable[[Intervention], Trace], world: World = ALONE) -> str:
     """Why the scenario proves nothing, or ``""``: each of three small mistakes must exceed the limit.
 
-    A mistake that shows on one rank shows. A gradient scaled by 1.01 is excused where scaling it by 2, which rounds nothing, changes no bit of the run: then
-    the optimizer is provably blind to it (sign methods).
+    A mistake that shows on one rank shows. A gradient scaled by 1.01 is excused where scaling it by 2, which rounds
+    nothing, changes no bit of the run: then the optimizer is provably blind to it (sign methods).
     """
     shares = {
         name: share

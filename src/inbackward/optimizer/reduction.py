@@ -1,4 +1,4 @@
-"""Under DistributedDataParallel a gradient is final only once all ranks have added theirs: after its bucket's reduction.
+"""Under DistributedDataParallel a gradient is final once all ranks have added theirs: after its bucket's reduction.
 
 DDP lets a communication hook take the place of its all-reduce. This one does the same arithmetic and then hands over
 the bucket's gradients. (A parameter's own hook fires before that: what it would step with are this rank's gradients.)
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -40,9 +41,11 @@ class Reduction:
         self._sparse_use = module.find_unused_parameters or module.static_graph
         self.parameters = {p for p in module.module.parameters() if p.requires_grad}
         module.register_comm_hook(self, _reduce)
-        module.reducer._set_optimizer_in_backward()  # DDP then does not write back the gradients that were taken
+        cast(
+            Any, module.reducer
+        )._set_optimizer_in_backward()  # DDP then does not write back the gradients that were taken
 
-    def reduce(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average the bucket over the ranks as DDP does, multiplying first, then hand over its gradients."""
         parameters = bucket.parameters()
         mean = bucket.buffer().mul_(1.0 / self._world)  # dividing after the sum rounds otherwise at 3 ranks
@@ -65,11 +68,12 @@ class Reduction:
                     self._final(owner, p)
                 if p.grad is gradient:
                     p.grad = gradient.clone()  # the bucket is filled anew by the next backward
-            return bucket.buffer()
+            buffer: Tensor = bucket.buffer()
+            return buffer
 
         return torch.futures.collect_all(parts).then(hand_over)
 
 
-def _reduce(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _reduce(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """DDP looks at the names and annotations of a hook's arguments; methods it does not take."""
     return state.reduce(bucket)  # type: ignore[no-any-return]

@@ -39,7 +39,7 @@ def parametrize(metafunc: pytest.Metafunc, named: Named | None, fixture: str, id
         named: what an option or ini key names, if one does. It arrives as a parameter: a fixture of this package would
             hide, or be hidden by, the user's.
         fixture: where the user's fixture is, or ``""``.
-        ids: of the requirements.
+        ids: of the requirements, with the strategy where it is a repetition.
     """
     given: Named | Wrong | None = named
     if fixture and named:

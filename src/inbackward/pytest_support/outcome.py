@@ -24,7 +24,7 @@ from inbackward.verification import Result, Suite
 FOLDER = ".inbackward"
 
 
-def check(item: pytest.Function, given: Any, requirement: str) -> None:
+def check(item: pytest.Function, given: Any, label: str) -> None:
     """Judge one requirement, leave its row for the report, and end the test as the verdict says."""
     __tracebackhide__ = True
     run = item.config.stash[RUN]
@@ -32,7 +32,7 @@ def check(item: pytest.Function, given: Any, requirement: str) -> None:
     if isinstance(suite, Wrong):
         item.stash[FINDING] = {"problem": suite.message}
         pytest.fail(suite.message, pytrace=False)
-    result = _result(run, suite, requirement)
+    result = _result(run, suite, label)
     if item.config.getoption("runxfail"):  # pytest's option: as if nothing had been declared
         result = replace(result, declared="", expected="")
     row = report.row(result)
@@ -44,11 +44,14 @@ def check(item: pytest.Function, given: Any, requirement: str) -> None:
     _conclude(item, row, run.settings.strict)
 
 
-def _result(run: Run, suite: Suite, requirement: str) -> Result:
+def _result(run: Run, suite: Suite, label: str) -> Result:
+    about = run.items[label]
     if run.scenario is None:
-        return suite.run(requirement)
+        return suite.run(about.id, *about.strategies)
     outcome = suite.judge(run.scenario)
-    return Result(requirement=CATALOGUE[requirement], outcomes=(outcome,), seconds=outcome.seconds)
+    return Result(
+        requirement=CATALOGUE[about.id], outcomes=(outcome,), strategies=about.strategies, seconds=outcome.seconds
+    )
 
 
 def _with_replay(row: report.Row, item: pytest.Function, run: Run) -> report.Row:
@@ -56,12 +59,12 @@ def _with_replay(row: report.Row, item: pytest.Function, run: Run) -> report.Row
     file = run.settings.replay or report.save_replay(item.config.rootpath / FOLDER, row)
     if file is None:
         return row
-    return replace(row, entry={**row.entry, "replay": _command(file, item, run, row.entry["id"])})
+    return replace(row, entry={**row.entry, "replay": _command(file, item, run)})
 
 
-def _command(file: Path, item: pytest.Function, run: Run, requirement: str) -> str:
+def _command(file: Path, item: pytest.Function, run: Run) -> str:
     file_shown = os.path.relpath(file, item.config.invocation_params.dir)
-    return shlex.join(["pytest", f"{OPTION}-replay", file_shown, *way_in(item, run.settings, requirement)])
+    return shlex.join(["pytest", f"{OPTION}-replay", file_shown, *way_in(item, run.settings)])
 
 
 def _with_shrunk(row: report.Row, item: pytest.Function, run: Run, suite: Suite) -> report.Row:
@@ -70,7 +73,7 @@ def _with_shrunk(row: report.Row, item: pytest.Function, run: Run, suite: Suite)
     if shrunk is None:
         return row
     file = report.save_scenario(item.config.rootpath / FOLDER, shrunk.label, shrunk.to_json())
-    command = _command(file, item, run, row.entry["id"]) if file else ""
+    command = _command(file, item, run) if file else ""
     return replace(row, shrunk=terse(shrunk), replay_shrunk=command)
 
 

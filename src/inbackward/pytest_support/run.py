@@ -11,6 +11,7 @@ from inbackward.pytest_support.settings import FIXTURE, Settings, read_settings
 from inbackward.pytest_support.source import Named, Wrong, fixture_at_start, search_path
 
 if TYPE_CHECKING:
+    from inbackward.requirements import Item
     from inbackward.scenario import Scenario
     from inbackward.verification import Suite
 
@@ -31,17 +32,24 @@ class Run:
         self.shown = ""  # what the header said of where the implementation comes from
 
     @cached_property
-    def ids(self) -> list[str]:
-        """The requirements that become items."""
-        from inbackward.requirements import checkable
+    def items(self) -> dict[str, Item]:
+        """What becomes a test each, by what stands in its brackets."""
+        from inbackward.requirements import Item, items
 
-        return [self.scenario.requirement] if self.scenario else checkable()
+        replayed = self.scenario and Item(self.scenario.requirement, (self.scenario.strategy,))
+        return {item.label: item for item in ([replayed] if replayed else items(self.settings.strategies or None))}
 
     def suite(self, given: Any) -> Suite | Wrong:
         """The suite for what a test was given, or why there is none; one for all that are given the same object."""
         if self._last is None or self._last[0] is not given:
+            self.close()
             self._last = given, given if isinstance(given, Wrong) else self._make_suite(given)
         return self._last[1]
+
+    def close(self) -> None:
+        """End the ranks of the suite in use."""
+        if self._last is not None and not isinstance(self._last[1], Wrong):
+            self._last[1].close()
 
     def label(self, suite: Suite) -> str:
         """What reports call the implementation of a suite."""
@@ -61,8 +69,8 @@ class Run:
         s = self.settings
         return [
             f"inbackward: {source}",
-            f"inbackward: torch {version('torch')}, device {s.device}, strategies single, ranks 1, "
-            f"seed {s.seed}, profile {s.profile}",
+            f"inbackward: torch {version('torch')}, device {s.device}, strategies {', '.join(s.strategies) or 'all'}, "
+            f"ranks {s.world_size}, seed {s.seed}, profile {s.profile}",
         ]
 
     def _make_suite(self, given: Any) -> Suite | Wrong:
@@ -72,7 +80,7 @@ class Run:
         s = self.settings
         try:
             implementation = given.load() if isinstance(given, Named) else as_implementation(given)
-            suite = Suite(implementation, device=s.device, seed=s.seed, profile=s.profile)
+            suite = Suite(implementation, device=s.device, seed=s.seed, profile=s.profile, world_size=s.world_size)
             _ = suite.arms  # a reference optimizer that cannot be built is no verdict on a requirement
         except (TypeError, ValueError) as error:
             return Wrong(" ".join(str(error).split()))

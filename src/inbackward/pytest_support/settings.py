@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from inbackward.scenario.configs import STRATEGIES
+
 FIXTURE = "optimizer_in_backward"
 OPTION = "--optimizer-in-backward"
 SUITE = "inbackward.suite"
@@ -15,8 +17,11 @@ SUITE = "inbackward.suite"
 _OPTIONS = {
     "": ("MODULE:ATTRIBUTE", "the implementation to check: a class, or an inbackward.Implementation"),
     "optimizer": ("MODULE:CLASS", "a plain optimizer to check: may it be stepped one parameter at a time?"),
-    "strategy": ("NAME", "where to check: this version knows single, one process (default: single)"),
-    "world-size": ("N", "ranks for the strategies that have them; single has none (default: 2)"),
+    "strategy": (
+        "NAME,...",
+        "single, ddp, fsdp2 ...: only what runs under these (default: all, once)",
+    ),
+    "world-size": ("N", "ranks of a strategy; hsdp and fsdp2-tensor-parallel have at least 4 (default: 2)"),
     "profile": ("NAME", "how many seeds a scenario: quick, ci or thorough (default: quick)"),
     "seed": ("N", "shifts the seed of every scenario (default: 0)"),
     "device": ("NAME", "cpu or cuda (default: cpu)"),
@@ -34,7 +39,8 @@ class Settings:
         optimizer: ``module:class`` of a plain optimizer, or ``""``; never both.
         named_by: the option or ini key that names either, for messages, or ``""``.
         asked: the name stands on this very command line, not in the configuration.
-        profile, seed, device: as ``verification.Suite`` has them.
+        strategies: those that were asked for; none means everything but the repetitions under a strategy.
+        world_size, profile, seed, device: as ``verification.Suite`` has them.
         json, replay: files, or ``None``.
         strict: a declaration that no longer holds fails its test.
     """
@@ -43,6 +49,8 @@ class Settings:
     optimizer: str
     named_by: str
     asked: bool
+    strategies: tuple[str, ...]
+    world_size: int
     profile: str
     seed: int
     device: str
@@ -94,10 +102,11 @@ def read_settings(config: pytest.Config) -> Settings:
         raise pytest.UsageError(f"{said('')} and {said('optimizer')} both name what to check; drop one of them")
     if number("world-size", "2") < 1:
         raise pytest.UsageError(f"{said('world-size')} is {value('world-size')}; give 1 or more")
-    for strategy in value("strategy", "single").split(","):
-        if strategy.strip() != "single":
+    strategies = tuple(dict.fromkeys(name.strip() for name in value("strategy").split(",") if name.strip()))
+    for strategy in strategies:
+        if strategy not in STRATEGIES:
             raise pytest.UsageError(
-                f"{said('strategy')} names {strategy.strip()!r}; this version runs one process: use single"
+                f"{said('strategy')} names no strategy {strategy!r}; choose from {', '.join(STRATEGIES)}"
             )
     named = [name for name in ("", "optimizer") if value(name)]
     words = [word.partition("=")[0] for word in map(str, config.invocation_params.args)]
@@ -106,6 +115,8 @@ def read_settings(config: pytest.Config) -> Settings:
         optimizer=optimizer,
         named_by=said(named[0]) if named else "",
         asked=bool(named) and _option(named[0]) in words,
+        strategies=strategies,
+        world_size=number("world-size", "2"),
         profile=value("profile", "quick"),
         seed=number("seed", "0"),
         device=value("device", "cpu"),

@@ -81,7 +81,7 @@ def fixture_in_use(metafunc: pytest.Metafunc) -> str:
     return _fixture_of(Path(inspect.getfile(definitions[-1].func)), metafunc.config) if definitions else ""
 
 
-def way_in(item: pytest.Function, settings: Settings, requirement: str) -> list[str]:
+def way_in(item: pytest.Function, settings: Settings) -> list[str]:
     """The arguments by which pytest reaches the same implementation again, from where it was started."""
     config = item.config
     arguments: list[str] = []
@@ -99,7 +99,7 @@ def way_in(item: pytest.Function, settings: Settings, requirement: str) -> list[
     else:
         place = os.path.relpath(item.path, config.invocation_params.dir)
     # A fixture with parameters makes an item for each; its node id tells which it was.
-    alone = item.name == f"{item.originalname}[{requirement}]"
+    alone = item.name == f"{item.originalname}[{item.callspec.params['requirement_id']}]"
     return [*arguments, place if alone else f"{place}::{item.name}"]
 
 

@@ -13,22 +13,20 @@ import signal
 import sys
 import tempfile
 import time
-import traceback
 import warnings
-from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import IO, Any, Generic, TypeVar
 
 import torch
 
+from inbackward.ranks.serving import Answer, Serve, answer
 from inbackward.scenario import Scenario
-from inbackward.training import NotRun, World
+from inbackward.training import NotRun
 
 T = TypeVar("T")
-Serve = Callable[[Scenario, World], T]
 
 DEADLINE = 60.0  # seconds a scenario may take
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -44,8 +42,10 @@ class RanksFailed(Exception):
 
 @dataclass(frozen=True)
 class _Rank:
+    """A worker as its parent sees it; ``stacks`` is a file without a name into which it writes where it stands."""
+
     process: Any
-    pipe: Connection
+    pipe: Any
     stacks: IO[bytes]
 
 
@@ -55,6 +55,7 @@ class Pool(Generic[T]):
     Args:
         serve: what every rank does with a scenario; runs in the workers, each with its own ``World``.
         device: on which the ranks train.
+        deadline: seconds that a scenario may take.
     """
 
     def __init__(self, serve: Serve[T], device: torch.device, deadline: float = DEADLINE) -> None:
@@ -67,15 +68,16 @@ class Pool(Generic[T]):
 
         Raises:
             RanksFailed: a rank died, did not answer in time, or raised what is no verdict.
+            NotRun: what is under test cannot be handed to ranks on this device.
         """
         size = scenario.parallel.ranks
         if len(self._ranks) < size or not all(rank.process.is_alive() for rank in self._ranks):
             self.close()
             self._start(size)
         self._jobs += 1
-        for rank in self._ranks[:size]:
-            rank.pipe.send((scenario, self._jobs))
         try:
+            for rank in self._ranks[:size]:
+                rank.pipe.send((scenario, self._jobs))
             return self._answers(size)
         except BaseException:  # an interrupt too: the ranks are in the middle of something
             self.close()
@@ -93,50 +95,54 @@ class Pool(Generic[T]):
         self._ranks = []
 
     def _start(self, size: int) -> None:
-        context = get_context("fork" if self._device.type == "cpu" else "spawn")
+        context: Any = get_context("fork" if self._device.type == "cpu" else "spawn")
         sys.stdout.flush()  # or every fork would print what is buffered
         sys.stderr.flush()
         port = 0
-        for rank in range(size):
+        for number in range(size):
             here, there = context.Pipe()
-            stacks = tempfile.TemporaryFile()
-            arguments = (self._serve, self._device, there, rank, size, port, stacks.fileno())
-            process = context.Process(target=_work, args=arguments, name=f"inbackward-rank-{rank}", daemon=True)
+            stacks = tempfile.TemporaryFile()  # noqa: SIM115
+            arguments = (
+                self._serve,
+                self._device,
+                there,
+                number,
+                port,
+                stacks.fileno() if self._device.type == "cpu" else -1,
+            )
+            process = context.Process(target=_work, args=arguments, name=f"inbackward-rank-{number}", daemon=True)
             try:
-                with warnings.catch_warnings():  # Python 3.12 and later warn of any fork
+                with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _work makes this one safe
                     warnings.simplefilter("ignore", DeprecationWarning)
                     process.start()
             except (TypeError, AttributeError) as error:
-                raise NotRun(f"the implementation cannot be handed to ranks on {self._device.type}: {error}") from None
+                mend = "give an implementation that can be imported, module:attribute"
+                raise NotRun(f"ranks on {self._device.type} cannot be handed it ({error}); {mend}") from None
             there.close()
             self._ranks.append(_Rank(process, here, stacks))
-            if rank == 0:
-                port = self._expect(here)
-
-    def _expect(self, pipe: Connection) -> int:
-        if not pipe.poll(self._deadline):
-            raise RanksFailed("rank 0 did not start")
-        port: int = pipe.recv()
-        return port
+            if number == 0:
+                if not here.poll(self._deadline):
+                    raise RanksFailed(f"rank 0 did not start within {self._deadline:g} s")
+                port = here.recv()
 
     def _answers(self, size: int) -> list[T]:
-        waiting = {rank.pipe: number for number, rank in enumerate(self._ranks[:size])}
+        waiting: dict[Any, int] = {rank.pipe: number for number, rank in enumerate(self._ranks[:size])}
         answers: dict[int, T] = {}
         end = time.monotonic() + self._deadline
         while waiting:
-            ready = wait(list(waiting), timeout=max(0.0, end - time.monotonic()))
+            ready: list[Any] = wait(list(waiting), timeout=max(0.0, end - time.monotonic()))
             if not ready:
                 late = sorted(waiting.values())
-                raise RanksFailed(f"{_named(late)} did not end within {self._deadline:g} s", self._stacks(late))
+                raise RanksFailed(f"{named(late)} did not end within {self._deadline:g} s", self._stacks(late))
             for pipe in ready:
-                number = waiting.pop(pipe)  # type: ignore[arg-type]
+                number = waiting.pop(pipe)
                 try:
-                    kind, answer = pipe.recv()  # type: ignore[union-attr]
+                    kind, what = pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    raise RanksFailed(f"{_named([number])} died: {self._exit(number)}") from None
+                    raise RanksFailed(f"{named([number])} died: {self._exit(number)}") from None
                 if kind == "raised":
-                    raise RanksFailed(f"{_named([number])} raised {answer.splitlines()[-1]}", answer)
-                answers[number] = answer
+                    raise RanksFailed(f"{named([number])} raised {what.splitlines()[-1]}", what)
+                answers[number] = what
         return [answers[number] for number in range(size)]
 
     def _exit(self, number: int) -> str:
@@ -149,7 +155,7 @@ class Pool(Generic[T]):
 
     def _stacks(self, numbers: list[int]) -> str:
         """Where these ranks stand, as each says it itself."""
-        for number in numbers:
+        for number in numbers if self._device.type == "cpu" else ():
             with suppress(ProcessLookupError):
                 os.kill(self._ranks[number].process.pid, signal.SIGUSR1)
         time.sleep(0.3)
@@ -161,24 +167,24 @@ class Pool(Generic[T]):
         return "\n".join(parts)
 
 
-def _named(ranks: list[int]) -> str:
+def named(ranks: list[int]) -> str:
+    """``rank 1``, ``ranks 0, 1``."""
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _work(serve: Serve[T], device: torch.device, pipe: Connection, rank: int, size: int, port: int, stacks: int) -> None:
+def _work(serve: Serve[Any], device: torch.device, pipe: Any, rank: int, port: int, stacks: int) -> None:
     """A rank's life: one thread first of all, since a second one of OpenMP would hang after its parent used two."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and so does its death, by whatever signal
-    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    if stacks >= 0:  # a spawned process does not inherit it
+        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
     if device.type == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
-    import torch.distributed as dist
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-    from inbackward.ranks.world import StoreWorld
-
-    store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
     if rank == 0:
         pipe.send(store.port)
     with redirect_stdout(sys.stderr):  # stdout holds the report; what is under test may print too
@@ -187,13 +193,5 @@ def _work(serve: Serve[T], device: torch.device, pipe: Connection, rank: int, si
                 scenario, job = pipe.recv()
             except (EOFError, ConnectionResetError):
                 return
-            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(scenario.parallel.ranks))
-            world = None
-            try:
-                world = StoreWorld(dist.PrefixStore(f"job{job}", store), rank, scenario.parallel.ranks, device)
-                answer = "answered", serve(scenario, world)
-            except BaseException:
-                answer = "raised", traceback.format_exc()  # type: ignore[assignment]
-            if world is not None:
-                world.leave()
-            pipe.send(answer)
+            reply: Answer = answer(serve, scenario, PrefixStore(f"job{job}", store), rank, device)
+            pipe.send(reply)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pickle
 from contextlib import suppress
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from inbackward.training import World
 
@@ -28,7 +29,7 @@ class StoreWorld(World):
     What they ``share`` goes through the store, never through the group under test: it works when that one is broken.
     """
 
-    def __init__(self, store: dist.Store, rank: int, size: int, device: torch.device) -> None:
+    def __init__(self, store: Any, rank: int, size: int, device: torch.device) -> None:
         self.rank, self.size = rank, size
         self._store, self._device = store, device
         self._shared = self._groups = 0
@@ -62,7 +63,7 @@ class StoreWorld(World):
         self._groups += 1
         dist.init_process_group(
             "gloo" if self._device.type == "cpu" else "nccl",
-            store=dist.PrefixStore(f"group{self._groups}", self._store),
+            store=PrefixStore(f"group{self._groups}", self._store),
             rank=self.rank,
             world_size=self.size,
             timeout=TIMEOUT,

@@ -134,7 +134,10 @@ def _merged(rows: Sequence[Row]) -> Row:
 
 
 def report(target: str, seed: int, rows: Sequence[Row]) -> dict[str, Any]:
-    """The whole report, one entry a requirement, of schema ``inbackward.report/1``; identical runs differ in ``seconds`` and ``environment``."""
+    """The whole report, of schema ``inbackward.report/1``, one entry a requirement.
+
+    Identical runs differ in ``seconds`` and ``environment`` only.
+    """
     return {
         "schema": SCHEMA,
         "target": target,

@@ -118,9 +118,7 @@ def ranks_unused(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("ddp-on-one-rank", model=branch, parallel=parallel, events=one)
 
 
-@requirement(
-    "ranks-checkpointed-activations", "ranks", "Both kinds of activation checkpointing under FSDP2 and DDP."
-)
+@requirement("ranks-checkpointed-activations", "ranks", "Both kinds of activation checkpointing under FSDP2 and DDP.")
 def ranks_checkpointed_activations(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
         for kind in ("non-reentrant", "reentrant"):

@@ -248,7 +248,7 @@ class ParallelConfig:
         choose(self.reduce_dtype, ("", *DTYPES), "parallel.reduce_dtype")
         two = self.strategy in TWO_DIMENSIONAL
         require(
-            not two or self.ranks % 2 == 0 and self.ranks >= 4,
+            not two or (self.ranks % 2 == 0 and self.ranks >= 4),
             f"parallel.ranks is {self.ranks}; {self.strategy} needs an even number, at least 4",
         )
         sharded = not (self.mixed_precision or self.reduce_dtype) and self.reshard

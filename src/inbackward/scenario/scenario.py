@@ -117,7 +117,7 @@ class Scenario:
             f"micro_batches is {self.micro_batches}; give at least one number, each at least 1",
         )
         require(
-            not self.token_normalised or self.micro_batches == (1,) and self.strategy in ("ddp", "fsdp2"),
+            not self.token_normalised or (self.micro_batches == (1,) and self.strategy in ("ddp", "fsdp2")),
             "token_normalised goes with one micro-batch under ddp or fsdp2",
         )
         choose(self.split, SPLITS, "split")

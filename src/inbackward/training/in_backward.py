@@ -16,8 +16,8 @@ from inbackward.scenario import Edit, Recreate, Resume, Scenario, ScheduleConfig
 from inbackward.training.drive import begin, drive
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation, Moment, ParameterGroups
-from inbackward.training.parallel import whole
 from inbackward.training.pair import Pair
+from inbackward.training.parallel import whole
 from inbackward.training.reference import ReferenceDriver
 from inbackward.training.resume import resume
 from inbackward.training.schedules import make_schedule
@@ -261,7 +261,9 @@ def train_in_backward(implementation: Implementation, scenario: Scenario, device
 
     def resumed(driver: Driver, event: Resume) -> tuple[Driver, SavedState]:
         return resume(
-            driver, event, lambda: side(implementation, event.loaded_by, Setting(scenario, device, fresh=True, wrap=wrap))
+            driver,
+            event,
+            lambda: side(implementation, event.loaded_by, Setting(scenario, device, fresh=True, wrap=wrap)),
         )
 
     def elsewhere(driver: Driver, event: Resume) -> list[Record]:

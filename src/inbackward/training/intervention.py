@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from torch import nn
 from torch.optim import Optimizer
 
-
 Parameters = Mapping[str, nn.Parameter]
 
 
@@ -19,7 +18,7 @@ class Intervention:
     """
 
     loss_factor = 1.0
-    """What the loss is multiplied by, and the gradients are divided by, where the loop scales them after the backward."""
+    """On the loss, and taken back out of the gradients, where the loop scales them after the backward."""
 
     def before_forward(self, parameters: Parameters, iteration: int) -> None:
         """Before the forward; what it does to parameters is for the forward and backward only."""

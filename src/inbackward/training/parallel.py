@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
@@ -68,13 +68,13 @@ def spread(model: nn.Module, config: ParallelConfig, device: torch.device, wrap:
 
 def local(x: Tensor) -> Tensor:
     """The part of ``x`` that lies on this rank; it shares its memory."""
-    part: Tensor = x.to_local() if hasattr(x, "to_local") else x
+    part: Tensor = cast(Any, x).to_local() if hasattr(x, "to_local") else x
     return part
 
 
 def whole(x: Tensor) -> Tensor:
     """All of ``x``, on every rank."""
-    everything: Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
+    everything: Tensor = cast(Any, x).full_tensor() if hasattr(x, "full_tensor") else x
     return everything
 
 
@@ -90,7 +90,7 @@ def replica_of(x: Tensor) -> tuple[tuple[int, int], ...]:
 
 
 @contextmanager
-def synchronised(model: nn.Module, config: ParallelConfig, last: bool) -> Iterator[None]:
+def synchronised(model: Any, config: ParallelConfig, last: bool) -> Iterator[None]:
     """Around forward and backward of a micro-batch: gradients are reduced in the last, where the scenario says so."""
     if config.sync_last and hasattr(model, "no_sync") and not last:
         with model.no_sync():

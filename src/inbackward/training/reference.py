@@ -132,7 +132,9 @@ def train_reference(
 ) -> Trace:
     """The trace of a scenario in the usual loop, never interrupted by a ``Resume`` and never read by an ``Observe``."""
     wrap = implementation.wrap if implementation else None
-    return drive(scenario, device, wrap, lambda setting: ReferenceDriver(setting, implementation, flavour, intervention))
+    return drive(
+        scenario, device, wrap, lambda setting: ReferenceDriver(setting, implementation, flavour, intervention)
+    )
 
 
 def train_unwatched(scenario: Scenario, device: torch.device) -> dict[str, Tensor]:
