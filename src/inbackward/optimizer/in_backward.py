@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
@@ -20,6 +21,7 @@ from inbackward.optimizer.hook import StepHook, can_carry_hook, step_hooks, take
 from inbackward.optimizer.own_implementation import OwnImplementation
 from inbackward.optimizer.partial_step import PartialStep
 from inbackward.optimizer.ready import AtEnd, Ready, Use
+from inbackward.optimizer.reduction import Reduction
 from inbackward.optimizer.rehearsal import Rehearsal, is_rehearsal
 from inbackward.optimizer.scaling import Scaling
 from inbackward.optimizer.two_passes import Passes
@@ -115,7 +117,8 @@ class OptimizerInBackward(OptimizerWrapper):
         self._updated: set[Tensor] = set()  # since the last step()
         self._interrupted = self._keeps = self._one_pass = False
         self._use: Use | None = None
-        self._hook = StepHook(self, OptimizerInBackward._update)
+        self._reductions: list[Reduction] = []  # of DDP modules
+        self._hook = StepHook(self, OptimizerInBackward._accumulated)
         if not self.closed:
             self._claim()
 
@@ -248,6 +251,10 @@ class OptimizerInBackward(OptimizerWrapper):
             yield
         finally:
             self._use = None
+    def _accumulated(self, p: Tensor) -> None:
+        """A gradient is in place. It is final, unless a reduction over ranks comes after it."""
+        if not any(p in reduction.parameters for reduction in self._reductions):
+            self._update(p)
 
     def _update(self, p: Tensor) -> None:
         """Use the gradient of `p`, which is final: now, or with the next ones, at the latest when this backward ends.
@@ -306,6 +313,21 @@ class OptimizerInBackward(OptimizerWrapper):
             "optimizer.step() after the backward() of each iteration, and put the backwards that come before an "
             "iteration's last one into `with optimizer.no_step():`"
         )
+
+    def register_ddp(self, module: DistributedDataParallel) -> None:
+        """Step the parameters of `module` after its all-reduce, inside `backward()`, with the gradients of all ranks.
+
+            model = DistributedDataParallel(model)
+            optimizer = OptimizerInBackward(model.parameters(), torch.optim.AdamW, lr=1e-3)
+            optimizer.register_ddp(model)
+
+        This takes the module's communication hook, whose arithmetic is that of DDP without one. DDP's buckets, which
+        hold as many bytes as all gradients, stay; what is saved are the gradients beside them.
+
+        Raises:
+            RuntimeError: from DDP, if the module has a communication hook already.
+        """
+        self._reductions.append(Reduction(self, OptimizerInBackward._update, module))
 
     # The loop.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
     from inbackward.training import Moment
@@ -23,7 +25,15 @@ class OwnImplementation:
     def __get__(self, instance: object, owner: Any) -> Any:
         from inbackward.training import Implementation
 
-        return Implementation.drop_in(owner, backward=backward, pause=owner.no_step, unsupported=UNSUPPORTED)
+        base = Implementation.drop_in(owner, backward=backward, pause=owner.no_step, unsupported=UNSUPPORTED)
+
+        def build(model: nn.Module, groups: Any, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
+            optimizer = base.build(model, groups, optimizer_cls, kwargs)
+            if isinstance(model, DistributedDataParallel):
+                optimizer.register_ddp(model)
+            return optimizer
+
+        return replace(base, build=build)
 
 
 def backward(optimizer: Any, loss: Tensor, moment: Moment, **arguments: Any) -> Tensor | None:

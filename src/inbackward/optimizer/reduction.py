@@ -74,6 +74,6 @@ class Reduction:
         return torch.futures.collect_all(parts).then(hand_over)
 
 
-def _reduce(state: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """DDP looks at the names and annotations of a hook's arguments; methods it does not take."""
-    return state.reduce(bucket)  # type: ignore[no-any-return]
+def _reduce(state, bucket):  # type: ignore[no-untyped-def]
+    """DDP takes no method, wants these names, and compares annotations, which here are strings."""
+    return state.reduce(bucket)

@@ -42,11 +42,14 @@ class RanksFailed(Exception):
 
 @dataclass(frozen=True)
 class _Rank:
-    """A worker as its parent sees it; ``stacks`` is a file without a name into which it writes where it stands."""
+    """A worker as its parent sees it; ``said`` is a file without a name.
+
+    Into it goes what torch's C++ says (a warning of DDP's, an abort), and where the worker stands when it is asked.
+    """
 
     process: Any
     pipe: Any
-    stacks: IO[bytes]
+    said: IO[bytes]
 
 
 class Pool(Generic[T]):
@@ -91,7 +94,7 @@ class Pool(Generic[T]):
             rank.process.join()
             rank.process.close()
             rank.pipe.close()
-            rank.stacks.close()
+            rank.said.close()
         self._ranks = []
 
     def _start(self, size: int) -> None:
@@ -101,14 +104,14 @@ class Pool(Generic[T]):
         port = 0
         for number in range(size):
             here, there = context.Pipe()
-            stacks = tempfile.TemporaryFile()  # noqa: SIM115
+            said = tempfile.TemporaryFile()  # noqa: SIM115
             arguments = (
                 self._serve,
                 self._device,
                 there,
                 number,
                 port,
-                stacks.fileno() if self._device.type == "cpu" else -1,
+                said.fileno() if self._device.type == "cpu" else -1,
             )
             process = context.Process(target=_work, args=arguments, name=f"inbackward-rank-{number}", daemon=True)
             try:
@@ -119,7 +122,7 @@ class Pool(Generic[T]):
                 mend = "give an implementation that can be imported, module:attribute"
                 raise NotRun(f"ranks on {self._device.type} cannot be handed it ({error}); {mend}") from None
             there.close()
-            self._ranks.append(_Rank(process, here, stacks))
+            self._ranks.append(_Rank(process, here, said))
             if number == 0:
                 if not here.poll(self._deadline):
                     raise RanksFailed(f"rank 0 did not start within {self._deadline:g} s")
@@ -139,7 +142,8 @@ class Pool(Generic[T]):
                 try:
                     kind, what = pipe.recv()
                 except (EOFError, ConnectionResetError):
-                    raise RanksFailed(f"{named([number])} died: {self._exit(number)}") from None
+                    why = f"{named([number])} died: {self._exit(number)}"
+                    raise RanksFailed(why, self._words(number)) from None
                 if kind == "raised":
                     raise RanksFailed(f"{named([number])} raised {what.splitlines()[-1]}", what)
                 answers[number] = what
@@ -159,12 +163,12 @@ class Pool(Generic[T]):
             with suppress(ProcessLookupError):
                 os.kill(self._ranks[number].process.pid, signal.SIGUSR1)
         time.sleep(0.3)
-        parts = []
-        for number in numbers:
-            file = self._ranks[number].stacks
-            file.seek(0)
-            parts.append(f"rank {number}:\n{file.read().decode(errors='replace')}")
-        return "\n".join(parts)
+        return "\n".join(f"rank {number}:\n{self._words(number)}" for number in numbers)
+
+    def _words(self, number: int) -> str:
+        file = self._ranks[number].said
+        file.seek(0)
+        return file.read().decode(errors="replace")
 
 
 def named(ranks: list[int]) -> str:
@@ -172,14 +176,16 @@ def named(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _work(serve: Serve[Any], device: torch.device, pipe: Any, rank: int, port: int, stacks: int) -> None:
+def _work(serve: Serve[Any], device: torch.device, pipe: Any, rank: int, port: int, said: int) -> None:
     """A rank's life: one thread first of all, since a second one of OpenMP would hang after its parent used two."""
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the ranks
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and so does its death, by whatever signal
-    if stacks >= 0:  # a spawned process does not inherit it
-        faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    if said >= 0:  # a spawned process does not inherit it
+        faulthandler.register(signal.SIGUSR1, file=said, all_threads=True)
+        sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # what Python writes goes on to where it did
+        os.dup2(said, 2)
     if device.type == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
