@@ -5,6 +5,7 @@ What it adds to a run is described in ``docs/pytest.md``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 from typing import Any
 
@@ -17,6 +18,7 @@ from inbackward.pytest_support.collection import (
     suite_is_wanted,
     suite_items,
 )
+from inbackward.pytest_support.ranks import join, silence, started_by_torchrun
 from inbackward.pytest_support.run import FINDING, RUN, Run
 from inbackward.pytest_support.settings import FIXTURE, add_options
 from inbackward.pytest_support.source import Named, Wrong, fixture_in_use
@@ -31,6 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = run = Run(config)
     if not _in_worker(config):
         config.pluginmanager.register(Tally(run), "inbackward-tally")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the header is printed
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if started_by_torchrun() and os.environ["RANK"] != "0":
+        silence(session.config)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -61,6 +69,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if not chosen or _in_worker(session.config) or session.config.option.collectonly:
         return
     run = session.config.stash[RUN]
+    if started_by_torchrun():
+        join(run, session.items)
     for given in (item.callspec.params.get(FIXTURE) for item in chosen):
         if isinstance(given, (Named, Wrong)) and isinstance(suite := run.suite(given), Wrong):
             raise pytest.UsageError(suite.message)
@@ -74,9 +84,23 @@ def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Ite
     return run.describe(run.fixture) if suite_items(items) and not told else []
 
 
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, None]:
+    torchrun = item.config.stash[RUN].torchrun if suite_items([item]) else None
+    if torchrun is not None:
+        torchrun.begin()
+    yield
+    if torchrun is not None and torchrun.rank == 0:
+        torchrun.tell(("end", None))
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
     if RUN in config.stash:
         config.stash[RUN].close()
+        torchrun = config.stash[RUN].torchrun
+        if torchrun is not None:
+            torchrun.finish()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -17,7 +17,7 @@ import torch
 
 from inbackward.attribution import judge_for_requirement
 from inbackward.judging import Divergence, Outcome, Verdict, control, judge, merge, worst
-from inbackward.ranks import Pool, RanksFailed
+from inbackward.ranks import Pool, RanksFailed, Torchrun, TorchrunPool
 from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
 from inbackward.requirements.across_ranks import Item, again, at_size
 from inbackward.requirements.arms import is_default, make_arm
@@ -159,6 +159,7 @@ class Suite:
         profile: one of ``PROFILES``.
         model: ``module:factory`` of a model to use wherever a scenario asks for the default one.
         world_size: ranks of a strategy; those with a mesh of two dimensions have at least 4.
+        torchrun: the ranks that it started take the place of a pool of this process's own, and are as many as they are.
 
     Raises:
         ValueError: an unknown id in ``unsupported`` or ``expected_failures``, an unknown profile or device, a device
@@ -174,6 +175,7 @@ class Suite:
         profile: str = "quick",
         model: str = "",
         world_size: int = 2,
+        torchrun: Torchrun | None = None,
     ) -> None:
         if profile not in PROFILES:
             raise ValueError(f"profile is {profile!r}; choose one of {', '.join(PROFILES)}")
@@ -189,10 +191,12 @@ class Suite:
         self.device = torch.device(device)
         self.seed = seed
         self.profile = profile
-        self.world_size = world_size
+        self.world_size = torchrun.size if torchrun else world_size
         self.model = ModelConfig(factory=model) if model else None
         self._control: dict[tuple[str, ParallelConfig], str] = {}
-        self._pool: Pool[Outcome] = Pool(self._judge_here, self.device)
+        self._ranks: Pool[Outcome] | TorchrunPool[Outcome] = (
+            TorchrunPool(torchrun, self._judge_here, self.device) if torchrun else Pool(self._judge_here, self.device)
+        )
 
     @cached_property
     def arms(self) -> tuple[Arm, ...]:
@@ -275,7 +279,7 @@ class Suite:
         if scenario.strategy == "single":
             return self._judge_here(scenario, ALONE)
         try:
-            return merge(self._pool.run(scenario))
+            return merge(self._ranks.run(scenario))
         except RanksFailed as error:
             place = Divergence(iteration=0, quantity="ranks", name="", detail=str(error))
             return Outcome(
@@ -283,7 +287,7 @@ class Suite:
                 verdict=Verdict.BROKEN,
                 message=str(error),
                 divergence=place,
-                traceback=error.stacks,
+                traceback=error.evidence,
             )
         except NotRun as reason:
             return Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=str(reason))
@@ -303,9 +307,14 @@ class Suite:
             self._control[key] = control(scenario.dtype, self.device, parallel, world)
         return self._control[key]
 
+    def follow(self, scenario: Scenario) -> None:
+        """Serve a scenario that rank 0 of a torchrun judges."""
+        assert isinstance(self._ranks, TorchrunPool)
+        self._ranks.follow(scenario)
+
     def close(self) -> None:
         """End the worker processes, if there are any."""
-        self._pool.close()
+        self._ranks.close()
 
 
 def _owned(scenario: Scenario, id: str) -> bool:

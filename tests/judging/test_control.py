@@ -81,7 +81,7 @@ def test_it_says_what_it_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_judged_where_it_does_not_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def distrust(dtype: str, device: torch.device) -> str:
+    def distrust(dtype: str, *_: Any) -> str:
         asked.append(dtype)
         return "this machine is not deterministic" if dtype == "float64" else ""
 

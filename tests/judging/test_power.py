@@ -48,7 +48,7 @@ def is_a(kind: type) -> Callable[[Any], bool]:
 
 
 def test_an_ordinary_run_has_power() -> None:
-    assert missing_power(SCENARIO, floor(), rerun) == ""
+    assert missing_power(floor(), rerun) == ""
     assert floor().uninformative() == set()
 
 
@@ -63,30 +63,28 @@ def test_rounding_itself_scores_within_the_limit() -> None:
 
 
 def test_a_gradient_off_by_a_hundredth_must_be_seen() -> None:
-    assert missing_power(SCENARIO, floor(), hiding(scaled_by(1.01))) == (
-        "a gradient scaled by 1.01 would not have been seen"
-    )
+    assert missing_power(floor(), hiding(scaled_by(1.01))) == ("a gradient scaled by 1.01 would not have been seen")
 
 
 def test_unless_the_optimizer_is_blind_to_it() -> None:
-    assert missing_power(SCENARIO, floor(), hiding(is_a(ScaledGradient))) == ""
+    assert missing_power(floor(), hiding(is_a(ScaledGradient))) == ""
 
 
 def test_a_learning_rate_off_by_a_hundredth_must_be_seen() -> None:
-    assert missing_power(SCENARIO, floor(), hiding(is_a(ScaledLearningRate))) == (
+    assert missing_power(floor(), hiding(is_a(ScaledLearningRate))) == (
         "a learning rate 1 % too large would not have been seen"
     )
 
 
 def test_a_parameter_that_is_never_updated_must_be_seen() -> None:
-    said = missing_power(SCENARIO, floor(), hiding(is_a(NotStepped)))
+    said = missing_power(floor(), hiding(is_a(NotStepped)))
     shares = {name: share for (quantity, name), share in floor().shares().items() if quantity == "parameter"}
     assert said == f"{max(shares, key=lambda name: shares[name])} never updated would not have been seen"
 
 
 def test_where_rounding_moves_everything_nothing_can_be_seen() -> None:
     loud = Floor(floor().reference, [rerun(ScaledGradient(-1.0))])
-    assert missing_power(SCENARIO, loud, rerun) == "rounding alone moves every parameter by more than 1 % of its update"
+    assert missing_power(loud, rerun) == "rounding alone moves every parameter by more than 1 % of its update"
 
 
 def test_the_same_mistake_twice_is_the_same_run() -> None:

@@ -29,7 +29,10 @@ TARGET = "--optimizer-in-backward"
         ([TARGET, "mine:right", f"{TARGET}-seed", "-1"], "seed is -1; it must be in *"),
         ([TARGET, "mine:right", f"{TARGET}-profile", "slow"], "profile is 'slow'; choose one of quick, ci, thorough"),
         ([TARGET, "mine:right", f"{TARGET}-device", "tpu"], "device is 'tpu'; choose cpu or cuda"),
-        ([TARGET, "mine:right", f"{TARGET}-strategy", "single,ddp"], "*names 'ddp'; this version runs one process*"),
+        (
+            [TARGET, "mine:right", f"{TARGET}-strategy", "single,dpp"],
+            "*names no strategy 'dpp'; choose *",
+        ),
         ([TARGET, "mine:right", f"{TARGET}-world-size", "0"], "*-world-size is 0; give 1 or more"),
         (
             [TARGET, "mine:right", f"{TARGET}-json", "no/report.json"],

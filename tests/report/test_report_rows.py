@@ -8,7 +8,7 @@ import pytest
 
 from inbackward.judging import Divergence, Outcome, Verdict
 from inbackward.report import Row, report, row, summary, unreached
-from inbackward.requirements import CATALOGUE
+from inbackward.requirements import CATALOGUE, Item
 from inbackward.scenario import Scenario
 from inbackward.verification import Result
 
@@ -53,7 +53,7 @@ ROWS = {
         result(outcome(Verdict.EQUIVALENT), outcome(Verdict.UNSUPPORTED, message="freed"), id="resume-at-zero")
     ),
     "stale": row(result(outcome(Verdict.EQUIVALENT), id="observer", declared="never tried")),
-    "unreached": unreached(CATALOGUE["weights-only-load"], "--fail-fast ended the run at plain"),
+    "unreached": unreached(Item("weights-only-load", ("single",)), "--fail-fast ended the run at plain"),
 }
 
 

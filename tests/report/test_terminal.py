@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_report_rows import EXACT, ROWS, failing, outcome, result
 
-from inbackward import judging
+from inbackward import judging, verification
 from inbackward.judging import Verdict
 from inbackward.judging.compare import QUANTITIES
 from inbackward.report import (
@@ -130,7 +130,8 @@ def test_a_run_that_compared_nothing_says_so(rows):
 
 
 def test_every_quantity_is_explained():
-    source = "".join(path.read_text() for path in Path(judging.__path__[0]).glob("*.py"))
+    files = *Path(judging.__path__[0]).glob("*.py"), Path(verification.__file__)
+    source = "".join(path.read_text() for path in files)
     assert set(HOW_TO_READ) == {*QUANTITIES, *re.findall(r'quantity="([^"]+)"', source)}
 
 

@@ -55,6 +55,10 @@ SPECIAL = {
     "DataConfig.length": st.integers(1, 64),
     "OptimizerConfig.cls": st.sampled_from(["torch.optim:AdamW", "mine:Outer.Inner"]),
     "OptimizerConfig.tensor_lr": st.just(False),
+    "ParallelConfig.ranks": st.just(4),
+    "ParallelConfig.strategy": st.just("fsdp2-tensor-parallel"),
+    "ParallelConfig.find_unused": st.just(False),
+    "Scenario.token_normalised": st.just(False),
     "Edit.group": st.none() | st.just(0),
 }
 

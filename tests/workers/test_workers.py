@@ -10,11 +10,13 @@ import pytest
 
 from inbackward import Implementation, OptimizerInBackward, Scenario
 from inbackward.report import Row
+from inbackward.requirements import Item
 from inbackward.scenario import ModelConfig, StepClosure
 from inbackward.verification import Suite
 from inbackward.workers import DIED, judge_all, shrink_apart
 
 IDS = ["rng", "closure", "resume-at-zero", "frozen"]
+ITEMS = [Item(id, ("single",)) for id in IDS]
 
 
 class LeavesAtClosure(OptimizerInBackward):
@@ -42,16 +44,16 @@ def plain(row: Row) -> Row:
 
 def test_rows_are_the_same_and_in_order_whatever_the_number_of_workers() -> None:
     suite = Suite(Implementation.drop_in(OptimizerInBackward))
-    alone = [plain(row) for row in judge_all(suite, IDS, 0)]
+    alone = [plain(row) for row in judge_all(suite, ITEMS, 0)]
     assert [row.entry["id"] for row in alone] == IDS
-    assert alone == [plain(row) for row in judge_all(suite, IDS, 2)]
+    assert alone == [plain(row) for row in judge_all(suite, ITEMS, 2)]
 
 
 @pytest.mark.parametrize("declared", [False, True])
 def test_a_worker_that_dies_costs_one_requirement(declared: bool) -> None:
     unsupported = {"closure": "it leaves"} if declared else {}
     suite = Suite(Implementation.drop_in(LeavesAtClosure, unsupported=unsupported))
-    rows = {row.entry["id"]: row for row in judge_all(suite, IDS, 2)}
+    rows = {row.entry["id"]: row for row in judge_all(suite, ITEMS, 2)}
     assert [rows[id].entry["verdict"] for id in IDS if id != "closure"] == ["equivalent"] * 3
     died = rows["closure"]
     assert died.entry["verdict"] == ("unsupported" if declared else "broken")
@@ -62,7 +64,7 @@ def test_a_worker_that_dies_costs_one_requirement(declared: bool) -> None:
 def test_closing_the_rows_ends_the_workers() -> None:
     import multiprocessing
 
-    rows = judge_all(Suite(Implementation.drop_in(OptimizerInBackward)), IDS, 2)
+    rows = judge_all(Suite(Implementation.drop_in(OptimizerInBackward)), ITEMS, 2)
     next(rows)
     assert multiprocessing.active_children()
     rows.close()
@@ -70,7 +72,7 @@ def test_closing_the_rows_ends_the_workers() -> None:
 
 
 def test_one_requirement_too_is_judged_in_a_worker() -> None:
-    (row,) = judge_all(Suite(Implementation.drop_in(LeavesAtClosure)), ["closure"], 1)
+    (row,) = judge_all(Suite(Implementation.drop_in(LeavesAtClosure)), [Item("closure", ("single",))], 1)
     assert row.entry["message"] == DIED
 
 

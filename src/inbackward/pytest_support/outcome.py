@@ -12,6 +12,7 @@ import pytest
 
 from inbackward import report
 from inbackward.judging import Verdict
+from inbackward.pytest_support.ranks import share_row
 from inbackward.pytest_support.run import FINDING, RUN, Run
 from inbackward.pytest_support.settings import OPTION
 from inbackward.pytest_support.source import Wrong, way_in
@@ -32,6 +33,12 @@ def check(item: pytest.Function, given: Any, label: str) -> None:
     if isinstance(suite, Wrong):
         item.stash[FINDING] = {"problem": suite.message}
         pytest.fail(suite.message, pytrace=False)
+    row = share_row(run, suite, lambda: _row(item, run, suite, label))
+    item.stash[FINDING] = {"target": run.label(suite), "row": asdict(row)}
+    _conclude(item, row, run.settings.strict)
+
+
+def _row(item: pytest.Function, run: Run, suite: Suite, label: str) -> report.Row:
     result = _result(run, suite, label)
     if item.config.getoption("runxfail"):  # pytest's option: as if nothing had been declared
         result = replace(result, declared="", expected="")
@@ -40,8 +47,7 @@ def check(item: pytest.Function, given: Any, label: str) -> None:
         row = _with_replay(row, item, run)
     if row.failed and row.scenario and run.settings.replay is None and _is_first(item):
         row = _with_shrunk(row, item, run, suite)
-    item.stash[FINDING] = {"target": run.label(suite), "row": asdict(row)}
-    _conclude(item, row, run.settings.strict)
+    return row
 
 
 def _result(run: Run, suite: Suite, label: str) -> Result:

@@ -11,6 +11,7 @@ from inbackward.pytest_support.settings import FIXTURE, Settings, read_settings
 from inbackward.pytest_support.source import Named, Wrong, fixture_at_start, search_path
 
 if TYPE_CHECKING:
+    from inbackward.ranks import Torchrun
     from inbackward.requirements import Item
     from inbackward.scenario import Scenario
     from inbackward.verification import Suite
@@ -28,6 +29,7 @@ class Run:
         self.named = Named(self.settings, config) if self.settings.named_by else None
         self.scenario = self._scenario(config)
         self._last: tuple[Any, Suite | Wrong] | None = None
+        self.torchrun: Torchrun | None = None  # set once the suite is known to take part
         self.fixture = ""  # where the fixture is that the suite last collected gets
         self.shown = ""  # what the header said of where the implementation comes from
 
@@ -50,6 +52,11 @@ class Run:
         """End the ranks of the suite in use."""
         if self._last is not None and not isinstance(self._last[1], Wrong):
             self._last[1].close()
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process judges and reports: the only one, or rank 0 of a torchrun."""
+        return self.torchrun is None or self.torchrun.rank == 0
 
     def label(self, suite: Suite) -> str:
         """What reports call the implementation of a suite."""
@@ -80,7 +87,14 @@ class Run:
         s = self.settings
         try:
             implementation = given.load() if isinstance(given, Named) else as_implementation(given)
-            suite = Suite(implementation, device=s.device, seed=s.seed, profile=s.profile, world_size=s.world_size)
+            suite = Suite(
+                implementation,
+                device=s.device,
+                seed=s.seed,
+                profile=s.profile,
+                world_size=s.world_size,
+                torchrun=self.torchrun,
+            )
             _ = suite.arms  # a reference optimizer that cannot be built is no verdict on a requirement
         except (TypeError, ValueError) as error:
             return Wrong(" ".join(str(error).split()))

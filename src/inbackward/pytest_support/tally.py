@@ -41,7 +41,7 @@ class Tally:
             self.rows.setdefault(finding["target"], {})[report.nodeid] = Row(**finding["row"])
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.run.settings.json and self.selected:
+        if self.run.settings.json and self.selected and self.run.leads:
             self._write(self.run.settings.json)
         if self.problems:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR

@@ -27,7 +27,8 @@ def answer(serve: Serve[Any], scenario: Scenario, store: Any, rank: int, device:
         store: a ``torch.distributed.Store`` in which nobody else uses the same keys.
     """
     size = scenario.parallel.ranks
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+    os.environ.setdefault("LOCAL_RANK", str(rank))  # torchrun has said it
     world = None
     try:
         world = StoreWorld(store, rank, size, device)

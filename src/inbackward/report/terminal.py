@@ -27,6 +27,8 @@ HOW_TO_READ = {
     "early": "A parameter was updated before the last backward of its iteration.",
     "observed": "What the loop or a user's hook was given differs: a norm, a scale, a gradient, a count of calls.",
     "bystander": "Something that the training must not touch has changed: a copy's original, a snapshot.",
+    "replica": "Ranks have parted: each stepped with gradients of its own, before they were reduced or instead of it.",
+    "ranks": "A rank died, hung or raised outside of training; the others could not go on without it.",
     "leak": "Something stays behind: look for references from hooks, globals and caches.",
     "rng": "Random numbers were drawn at other places than in the reference: dropout will differ from here on.",
     "state-dict": "A user who saves this checkpoint meets the same: keep plain tensors and numbers in the state dict.",
