@@ -27,7 +27,7 @@ def judge_for_requirement(judge: Callable[[Scenario], Outcome], scenario: Scenar
     scenarios show it, and the simpler case counts. Before all that: who is told to zero gradients may free them.
     """
     outcome = judge(scenario)
-    if not _differs(outcome):
+    if not _differs(outcome) or outcome.hung:
         return outcome
     if scenario.zero_grad == "zeros":
         freed = judge(scenario.with_(zero_grad="told-zeros"))

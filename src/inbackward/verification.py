@@ -258,6 +258,8 @@ class Suite:
                 outcomes.append(judge_for_requirement(self.judge, scenario))
                 if declared and outcomes[-1].verdict.fails:
                     break  # the declaration is not stale, and that is all there was to find out
+                if outcomes[-1].hung:
+                    break
         return Result(
             requirement=requirement,
             outcomes=tuple(outcomes),
@@ -278,6 +280,7 @@ class Suite:
         """The outcome of one scenario, after the control arm of its dtype."""
         if scenario.strategy == "single":
             return self._judge_here(scenario, ALONE)
+        started = time.perf_counter()
         try:
             return merge(self._ranks.run(scenario))
         except RanksFailed as error:
@@ -288,6 +291,7 @@ class Suite:
                 message=str(error),
                 divergence=place,
                 traceback=error.evidence,
+                seconds=time.perf_counter() - started,
             )
         except NotRun as reason:
             return Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=str(reason))

@@ -8,6 +8,8 @@ from enum import Enum
 
 from inbackward.scenario import Scenario
 
+HUNG = 15.0  # seconds: what a collective waits for a peer (ranks.world)
+
 
 class Verdict(str, Enum):
     """What was found; the value is what reports print (contract §3)."""
@@ -103,6 +105,11 @@ class Outcome:
     flavour: str = ""
     traceback: str = ""
     seconds: float = 0.0
+
+    @property
+    def hung(self) -> bool:
+        """It broke after so long that ranks must have waited for each other: another scenario would cost as much."""
+        return self.verdict is Verdict.BROKEN and self.scenario.strategy != "single" and self.seconds >= HUNG
 
     def timed(self, seconds: float) -> Outcome:
         return replace(self, seconds=seconds)

@@ -312,6 +312,7 @@ class OptimizerInBackward(OptimizerWrapper):
             f"{self._partial.place_of(p)} has been updated since the last step() and gets a second gradient: call "
             "optimizer.step() after the backward() of each iteration, and put the backwards that come before an "
             "iteration's last one into `with optimizer.no_step():`"
+            + ("; for a model in DistributedDataParallel, call register_ddp(model)" if _on_ranks() else "")
         )
 
     def register_ddp(self, module: DistributedDataParallel) -> None:
@@ -399,3 +400,7 @@ class OptimizerInBackward(OptimizerWrapper):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{' (closed)' if self.closed else ''} over {self._inner!r}"
+
+
+def _on_ranks() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()

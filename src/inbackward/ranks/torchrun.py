@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -74,7 +75,11 @@ class Torchrun:
         return pickle.loads(self.store.get(key))
 
     def finish(self) -> None:
-        """Rank 0 says its last word; the others wait for it, as the agent ends all once one leaves with a failure."""
+        """Rank 0 says its last word; the others wait for it, as the agent ends all once one leaves with a failure.
+
+        From here on all leave at their own pace and with their own status, though the first brings the agent's SIGTERM.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         with suppress(Exception):  # rank 0 has left, and a store of its own with it: that is a last word too
             if self.rank == 0:
                 self.store.set("finished", "")

@@ -28,6 +28,8 @@ from inbackward.scenario import Scenario
 from inbackward.training import NotRun
 
 DEADLINE = 60.0  # seconds a scenario may take
+# Scenarios of a worker's life: torch's caches keep device meshes, and so their groups' connections and threads.
+LIFE = 25
 GRACE = 1.0  # seconds for a worker to end by itself, once another has failed
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -62,10 +64,13 @@ class Workers:
     def __init__(self, serve: Serve[Any], device: torch.device, deadline: float = DEADLINE) -> None:
         self._serve, self._device, self.deadline = serve, device, deadline
         self._workers: dict[int, _Worker] = {}
+        self._asked = 0
 
     def serves(self, ranks: Sequence[int]) -> bool:
-        """Whether a live worker stands ready for each of these ranks."""
-        return all(rank in self._workers and self._workers[rank].process.is_alive() for rank in ranks)
+        """Whether a live worker, not too old, stands ready for each of these ranks."""
+        return self._asked < LIFE and all(
+            rank in self._workers and self._workers[rank].process.is_alive() for rank in ranks
+        )
 
     def start(self, ranks: Sequence[int], store: Address | None = None) -> None:
         """Start a worker a rank, in the place of all there are.
@@ -77,6 +82,10 @@ class Workers:
             NotRun: what is under test cannot be handed to them.
         """
         self.stop()
+        self._asked = 0
+        import torch.distributed.fsdp
+        import torch.distributed.tensor.parallel  # noqa: F401  once here, not once in every worker
+
         context: Any = get_context("fork" if self._device.type == "cpu" else "spawn")
         sys.stdout.flush()  # or every fork would print what is buffered
         sys.stderr.flush()
@@ -121,6 +130,7 @@ class Workers:
             job: what no other scenario is called.
             given_up: asked now and then whether ranks elsewhere have failed.
         """
+        self._asked += 1
         try:
             for rank in ranks:
                 self._workers[rank].pipe.send((scenario, job))

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
+from inbackward.ranks.connections import open_sockets, shut_down_since
 from inbackward.training import World
 
 T = TypeVar("T")
@@ -30,8 +31,10 @@ class StoreWorld(World):
     """
 
     def __init__(self, store: Any, rank: int, size: int, device: torch.device) -> None:
+        """``store`` is a ``PrefixStore`` over a ``TCPStore``, in which nobody else uses the same keys."""
         self.rank, self.size = rank, size
         self._store, self._device = store, device
+        self._port: int = store.underlying_store.port
         self._shared = self._groups = 0
         self._open()
 
@@ -58,9 +61,11 @@ class StoreWorld(World):
                 dist.distributed_c10d._abort_process_group()
             with suppress(Exception):
                 dist.destroy_process_group()
+            shut_down_since(self._sockets_before, self._port)
 
     def _open(self) -> None:
         self._groups += 1
+        self._sockets_before = open_sockets()
         dist.init_process_group(
             "gloo" if self._device.type == "cpu" else "nccl",
             store=PrefixStore(f"group{self._groups}", self._store),
