@@ -251,6 +251,7 @@ class OptimizerInBackward(OptimizerWrapper):
             yield
         finally:
             self._use = None
+
     def _accumulated(self, p: Tensor) -> None:
         """A gradient is in place. It is final, unless a reduction over ranks comes after it."""
         if not any(p in reduction.parameters for reduction in self._reductions):
