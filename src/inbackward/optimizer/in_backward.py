@@ -257,6 +257,16 @@ class OptimizerInBackward(OptimizerWrapper):
         if not any(p in reduction.parameters for reduction in self._reductions):
             self._update(p)
 
+    def _reduced(self, parameters: list[Tensor]) -> None:
+        """Use gradients that a reduction over ranks has made final: at once, since they take no memory of their own."""
+        with self._lock:
+            self._rehearsal.forget(self._inner)
+            for p in parameters:
+                if p in self._updated:
+                    raise self._second(p)
+            if parameters and not self._keeps:
+                (self._use or self._apply)(parameters)
+
     def _update(self, p: Tensor) -> None:
         """Use the gradient of `p`, which is final: now, or with the next ones, at the latest when this backward ends.
 
@@ -329,7 +339,7 @@ class OptimizerInBackward(OptimizerWrapper):
         Raises:
             RuntimeError: from DDP, if the module has a communication hook already.
         """
-        self._reductions.append(Reduction(self, OptimizerInBackward._update, module))
+        self._reductions.append(Reduction(self, OptimizerInBackward._reduced, module))
 
     # The loop.
 

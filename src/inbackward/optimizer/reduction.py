@@ -22,28 +22,38 @@ class Reduction:
 
     Args:
         owner: the optimizer, held weakly; once it is dead, the hook only reduces.
-        final: called with the owner and a parameter whose ``.grad`` is now that of all ranks. It may take the gradient;
-            one that it leaves stays, as DDP would have left it.
+        final: called with the owner and parameters whose ``.grad`` is now that of all ranks, in whatever thread has
+            brought it. It may take the gradients; those that it leaves stay, as DDP would have left them.
         module: must not have a communication hook yet.
 
     Attributes:
         parameters: those whose gradients come this way.
+        settled: a backward may run twice over one graph: DDP, which arranges its buckets anew by the order of its first
+            backward, has seen that one.
 
     Raises:
         RuntimeError: from DDP, if there is a communication hook already.
     """
 
-    def __init__(self, owner: Any, final: Callable[[Any, Tensor], None], module: DistributedDataParallel) -> None:
+    def __init__(self, owner: Any, final: Callable[[Any, list[Tensor]], None], module: DistributedDataParallel) -> None:
         self._owner, self._final = weakref.ref(owner), final
+        self._module = weakref.ref(module)
         self._group: dist.ProcessGroup = module.process_group
         self._world = dist.get_world_size(self._group)
         # Where a parameter may be unused, a bucket holds zeros for it, and only all ranks together know.
         self._sparse_use = module.find_unused_parameters or module.static_graph
+        self.settled = self._sparse_use  # then it keeps its buckets
         self.parameters = {p for p in module.module.parameters() if p.requires_grad}
         module.register_comm_hook(self, _reduce)
         cast(
             Any, module.reducer
         )._set_optimizer_in_backward()  # DDP then does not write back the gradients that were taken
+
+    def prepare(self, loss: Tensor) -> None:
+        """Before another backward over the same graph, for which DDP would otherwise reduce nothing, in silence."""
+        module = self._module()
+        if module is not None and module.require_backward_grad_sync:
+            cast(Any, module.reducer).prepare_for_backward([loss] if self._sparse_use else [])
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average the bucket over the ranks as DDP does, multiplying first, then hand over its gradients."""
@@ -56,19 +66,22 @@ class Reduction:
             parts.append(dist.all_reduce(used, group=self._group, async_op=True).get_future())
 
         def hand_over(_: Any) -> Tensor:
-            owner = self._owner()
-            for p, gradient, uses in zip(parameters, bucket.gradients(), used.tolist(), strict=True):
-                if not uses:
-                    continue
+            taking_part = [
+                (p, g) for p, g, uses in zip(parameters, bucket.gradients(), used.tolist(), strict=True) if uses
+            ]
+            for p, gradient in taking_part:
                 if p.grad is None:
                     p.grad = gradient
                 elif p.grad.data_ptr() != gradient.data_ptr():
                     p.grad.copy_(gradient)
-                if owner is not None:
-                    self._final(owner, p)
+            owner = self._owner()
+            if owner is not None:
+                self._final(owner, [p for p, _ in taking_part])
+            for p, gradient in taking_part:
                 if p.grad is gradient:
                     p.grad = gradient.clone()  # the bucket is filled anew by the next backward
             buffer: Tensor = bucket.buffer()
+            self.settled |= bucket.is_last()
             return buffer
 
         return torch.futures.collect_all(parts).then(hand_over)

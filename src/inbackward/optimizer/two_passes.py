@@ -44,6 +44,8 @@ class Passes:
         parameters = optimizer._parameters()
         if optimizer._one_pass or any(p.grad is not None for p in parameters) or len(set(parameters)) < len(parameters):
             return self._keep(loss, arguments)
+        if not all(reduction.settled for reduction in optimizer._reductions):
+            return self._keep(loss, arguments)  # in the first iteration only
         graph = nodes(loss)
         if runs_backwards_within(graph):
             return self._keep_instead(loss, arguments, "it has reentrant activation checkpointing")
@@ -59,6 +61,8 @@ class Passes:
         if self._clipping.max_norm is not None:
             self._total = self._clipping.total(self._norms, parameters)
         if self._scaling is None or not self._scaling.overflowed():
+            for reduction in optimizer._reductions:
+                reduction.prepare(loss)
             self._pass(self._change_and_update, loss, arguments)
         if self._scaling is not None:
             self._scaling.tell(optimizer)
