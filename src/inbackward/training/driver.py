@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from inbackward.scenario import AccessGradient, AddGroup, Edit, Interrupt, NonFinite, Recreate, SecondBackward
 from inbackward.training.setting import NotRun, Setting
-from inbackward.training.shapes import read_hyperparameters, read_state
+from inbackward.training.shapes import read_hyperparameters, read_state, state_tensors
 from inbackward.training.trace import Record
 
 HOOKS = ("own pre", "own post", "global pre", "global post")
@@ -145,6 +145,7 @@ class Driver(ABC):
         self.observed = {}
         if self.setting.watch:
             self.setting.watch.reset()
+            self.setting.watch.state = lambda: state_tensors(self.shape())
         count = self.setting.scenario.backwards(iteration)
         start = {n: p.detach().clone() for p, n in self.setting.names.items()} if count > 1 else {}
         early: set[str] = set()
@@ -235,6 +236,8 @@ class Driver(ABC):
     def release(self) -> None:
         """Close the handle and undo what this driver registered."""
         self._open.close()
+        if self.setting.watch:
+            self.setting.watch.end()
         if self.handle is not None:
             self.close()
 

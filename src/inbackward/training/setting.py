@@ -71,7 +71,8 @@ class Setting:
                 parameter.requires_grad_(False)
             for hook in scenario.hooks:
                 self._register(hook)
-        self.watch = GradientWatch(self.names) if "gradient-peak" in scenario.expect else None
+        watched = "gradient-peak" in scenario.expect
+        self.watch = GradientWatch(self.names, copies=not scenario.model.checkpointing) if watched else None
         self.forward = _compiled(self.model, scenario.compiled)
 
     def _register(self, hook: HookConfig) -> None:
