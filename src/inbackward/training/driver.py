@@ -9,7 +9,7 @@ import random
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -154,7 +154,7 @@ class Driver(ABC):
             reported, loss = self.setting.loss(iteration, index)
             losses.append(reported)
             last = index == count - 1
-            with self._spoiled_gradients(iteration if last else -1), suppress(Interruption):
+            with self._around_backward(), self._spoiled_gradients(iteration if last else -1), suppress(Interruption):
                 backward(loss, last)
             if not last:
                 early |= self._changed_since(start)
@@ -199,11 +199,30 @@ class Driver(ABC):
 
         self.bystanders.append((label, changed))
 
+    def watch_optimizer(self, label: str, shape: Any, names: Mapping[nn.Parameter, str]) -> None:
+        """From here on none of its state and hyperparameters may change."""
+
+        def read() -> tuple[dict[str, Tensor], Any]:
+            state = read_state(shape, names)[0]
+            tensors = {f"{name}.{key}": value for name, entries in state.items() for key, value in entries.items()}
+            return tensors, read_hyperparameters(shape, names)
+
+        kept, hyperparameters = read()
+
+        def changed() -> bool:
+            now, used = read()
+            same = now.keys() == kept.keys() and all(_same_bytes(value, kept[key]) for key, value in now.items())
+            return not same or used != hyperparameters
+
+        self.bystanders.append((label, changed))
+
     def copied(self, by: Callable[[Any], Any]) -> None:
         """Go on with a copy of model, handle and schedule; the original stands by, alive and watched."""
         original = self.setting.model, self.handle, self.schedule
+        shape, names = self.shape(), self.setting.names
         model, self.handle, self.schedule = by(original)
         self.watch_model("the original of the copy", original[0])
+        self.watch_optimizer("the optimizer of the copy's original", shape, names)
         self._open.callback(lambda kept: None, original)
         self.setting = Setting(self.setting.scenario, self.setting.device, model=model)
 
@@ -282,6 +301,10 @@ class Driver(ABC):
         parameters = [p for group in self.setting.groups for p in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, clip.max_norm, error_if_nonfinite=clip.error_if_nonfinite)
         self.observed["total norm"] = norm.detach().clone()
+
+    def _around_backward(self) -> AbstractContextManager[Any]:
+        scenario = self.setting.scenario
+        return self.setting.autocast(scenario.autocast if scenario.autocast_backward else "")
 
     def _gradients_read(self, iteration: int) -> dict[str, Tensor]:
         chosen = [

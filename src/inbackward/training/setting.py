@@ -163,13 +163,17 @@ class Setting:
             kwargs["lr"] = torch.tensor(float(kwargs["lr"]), device=self.device)
         return kwargs
 
+    def autocast(self, dtype: str) -> AbstractContextManager[Any]:
+        """``torch.autocast`` to ``dtype``, or nothing where it is ``""``."""
+        return torch.autocast(self.device.type, getattr(torch, dtype)) if dtype else nullcontext()
+
     def loss(self, iteration: int, micro_batch: int = 0) -> tuple[Tensor, Tensor]:
         """One forward: the loss as reported, and as ``backward()`` is given it: scaled, and divided by their number."""
         s = self.scenario
         if s.model.branch:
             self.model.take_branch = not s.at(iteration, SkipBranch)  # type: ignore[assignment]
         tokens, targets = (t.to(self.device) for t in batch(s.data, s.seed, iteration, micro_batch))
-        with _autocast(s.autocast, self.device):
+        with self.autocast(s.autocast):
             logits = self.forward(tokens)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = F.cross_entropy(wide.flatten(0, 1), targets.flatten())
@@ -186,10 +190,6 @@ def _mask(gradient: Tensor) -> Tensor:
     if masked.dim():
         masked[::2] = 0
     return masked
-
-
-def _autocast(dtype: str, device: torch.device) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
 
 
 def _compiled(model: nn.Module, what: str) -> Callable[[Tensor], Tensor]:
