@@ -92,3 +92,11 @@ def test_our_own_fault_never_accuses_the_implementation(command, monkeypatch):
     assert ran.status == 3
     assert "ZeroDivisionError" in ran.err
     assert ran.err.endswith("inbackward: error: the lines above show a fault of inbackward itself; please report it\n")
+
+
+def test_streams_that_are_closed(project):
+    """``>&- 2>&-``: Python then has no ``sys.stdout`` at all, and the next file to be opened takes its number."""
+    command = f"{sys.executable} -m inbackward verify mine:keeps --only gradient-freed --json report.json >&- 2>&-"
+    ended = subprocess.run(["sh", "-c", command], check=False)
+    assert ended.returncode == 1
+    assert '"not-equivalent": 1' in (project / "report.json").read_text()

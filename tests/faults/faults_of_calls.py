@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import torch
@@ -50,6 +51,21 @@ class Raises(Mine):
     def step(self, closure: Any = None) -> None:
         if closure is not None:
             raise self.error
+
+
+class RefusesAfterHalvingLr(Mine):
+    def step(self, closure: Any = None) -> None:
+        if closure is not None:
+            for group in self.param_groups:
+                group["lr"] /= 2
+        super().step(closure)
+
+
+class RefusesAfterDrawing(Mine):
+    def step(self, closure: Any = None) -> None:
+        if closure is not None:
+            random.random()
+        super().step(closure)
 
 
 class RefusesWithoutAWord(Raises):
@@ -180,7 +196,8 @@ class StateDictNamesItself(Mine):
         return {**super().state_dict(), "run": int(torch.randint(1 << 30, ()))}
 
 
-LATE = "RuntimeError: step() takes no closure: the update is done inside backward(), but only after numbers had changed"
+TOO_LATE = "RuntimeError: step() takes no closure: the update is done inside backward(), but only after"
+LATE = f"{TOO_LATE} numbers had changed"
 
 FAULTS = [
     Fault(ClosureIgnored, "closure", "at-first-adamw", "iteration 0, loss "),
@@ -189,6 +206,11 @@ FAULTS = [
     Fault(RefusesTooLate, "closure", "at-first-sgd", LATE, verdict="broken"),
     Fault(RefusesTooLate, "closure", "later-adamw", LATE, verdict="broken"),
     Fault(RefusesAfterMakingState, "closure", "at-first-adamw", LATE, verdict="broken"),
+    Fault(RefusesAfterHalvingLr, "closure", "later-adamw", f"{TOO_LATE} hyperparameters had changed", verdict="broken"),
+    Fault(
+        RefusesAfterHalvingLr, "closure", "at-first-sgd", f"{TOO_LATE} hyperparameters had changed", verdict="broken"
+    ),
+    Fault(RefusesAfterDrawing, "closure", "later-sgd", f"{TOO_LATE} random numbers were drawn", verdict="broken"),
     Fault(RefusesWithoutAWord, "closure", "at-first-adamw", "RuntimeError: ", verdict="broken"),
     Fault(RaisesKeyError, "closure", "at-first-adamw", "KeyError: 'closure'", verdict="broken"),
     Fault(Exits, "closure", "later-adamw", "SystemExit: no closures here", verdict="broken"),

@@ -201,6 +201,18 @@ class SnapshotIsLive(Mine):
         return LiveDict(super().state_dict())
 
 
+class NeverCopied(dict[str, Any]):
+    """Is its own deep copy: its tensors are those of the optimizer."""
+
+    def __deepcopy__(self, memo: Any) -> NeverCopied:
+        return self
+
+
+class SnapshotIsItself(Mine):
+    def state_dict(self) -> dict[str, Any]:
+        return NeverCopied(super().state_dict())
+
+
 SAVED: dict[int, dict[str, Any]] = {}
 
 
@@ -299,6 +311,7 @@ FAULTS = [
     Fault(RaisesHalfLoaded, "mismatched-checkpoint", "missing-state-adamw", "ValueError: ", verdict="broken"),
     Fault(TakesAnyCheckpoint, "mismatched-checkpoint", "missing-parameter-sgd", "the reference raises ValueError: "),
     Fault(SnapshotIsLive, "snapshot-independent", "memory-sgd", "iteration 2, bystander a snapshot"),
+    Fault(SnapshotIsItself, "snapshot-independent", "memory-adamw", "iteration 2, bystander a snapshot"),
     Fault(StateInARegistry, "resume-fresh-process", "file-sgd", "RuntimeError: in the process that", verdict="broken"),
     Fault(Mine, "dcp", "resumed-sgd", "iteration 2, parameter ", right=AtStep),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import Any, ClassVar
 
@@ -127,6 +128,27 @@ class CopiesAreTheOriginal(Mine):
         return self
 
 
+class CopiesShare(AtStep):
+    """A copy has parameters and groups of its own, and the original's state."""
+
+    def __deepcopy__(self, memo: Any) -> CopiesShare:
+        twin = object.__new__(type(self))
+        memo[id(self)] = twin
+        groups = [{**g, "params": [copy.deepcopy(p, memo) for p in g["params"]]} for g in self.param_groups]
+        AtStep.__init__(twin, groups, type(self.inner))
+        for p, entries in self.state.items():
+            twin.state[copy.deepcopy(p, memo)] = self.shared(entries)
+        return twin
+
+    def shared(self, entries: dict[str, Any]) -> dict[str, Any]:
+        return entries
+
+
+class CopiesShareTensors(CopiesShare):
+    def shared(self, entries: dict[str, Any]) -> dict[str, Any]:
+        return dict(entries)
+
+
 class EveryUpdateIsAStep(Mine):
     """The inner optimizer's ``step()`` fires torch's global step hooks, once a parameter."""
 
@@ -198,6 +220,8 @@ FAULTS = [
     Fault(TheLastOneBuilt, "two-optimizers", "parts-adamw", "iteration 0, parameter "),
     Fault(FirstComeFirstServed, "re-created", "held-sgd", "iteration 2, parameter "),
     Fault(CopiesAreTheOriginal, "deepcopy", "deepcopy-sgd", "iteration 2, parameter "),
+    Fault(CopiesShare, "deepcopy", "deepcopy-sgd", "iteration 2, bystander the optimizer of the copy's original"),
+    Fault(CopiesShareTensors, "deepcopy", "deepcopy-adamw", "iteration 2, bystander the optimizer of the copy's"),
     Fault(EveryUpdateIsAStep, "step-hooks", "counted-adamw", "iteration 0, observed global pre step hooks fired: 13; "),
     Fault(with_model(GradientBeforeTheUsersHooks), "gradient-hooks", "scale-all-sgd", "iteration 0, parameter "),
     Fault(with_model(NoGradientUnderCompile), "compiled-model", "layers-sgd", "AttributeError: ", verdict="broken"),

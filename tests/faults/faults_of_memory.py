@@ -59,6 +59,30 @@ class Stashes(Mine):
         self.__dict__.pop("stash", None)
 
 
+class StashesClones(Mine):
+    """Copies every gradient, frees it, and steps on the copies when the last is there, all inside the backward."""
+
+    def on_gradient(self, p: Tensor) -> None:
+        clones = self.__dict__.setdefault("clones", {})
+        clones[p] = self.copy(p.grad)
+        super().free(p)
+        everything = [q for group in self.param_groups for q in group["params"]]
+        if len(clones) == len(everything):
+            for q in everything:
+                q.grad = clones.pop(q).view_as(q)
+                super().on_gradient(q)
+
+    def copy(self, gradient: Tensor) -> Tensor:
+        return gradient.clone()
+
+
+class StashesFlat(StashesClones):
+    """Of another shape than any gradient."""
+
+    def copy(self, gradient: Tensor) -> Tensor:
+        return gradient.flatten() * 1
+
+
 class FreesByBlocks(Mine):
     """Keeps one block's gradients until all of it are there."""
 
@@ -105,6 +129,8 @@ FAULTS = [
     Fault(FillsWithZeros, "gradient-freed", "convolution-sgd", "iteration 0, gradient "),
     Fault(FreesWhatMovedLately, "gradient-freed", "unused-sgd", "iteration 2, gradient branch."),
     Fault(Stashes, "gradient-peak", "deep-sgd", "iteration 0, gradient peak"),
+    Fault(StashesClones, "gradient-peak", "deep-adamw", "iteration 1, gradient peak"),
+    Fault(StashesFlat, "gradient-peak", "deep-two-groups-sgd", "iteration 1, gradient peak"),
     Fault(FreesByBlocks, "gradient-peak", "deep-two-groups-sgd", "iteration 0, gradient peak"),
     Fault(Remembers, "no-leak", "tiny-sgd", "iteration 0, leak: storages: "),
     Fault(Registered, "no-leak", "tiny-sgd", "iteration 0, leak: the optimizer is alive after close"),

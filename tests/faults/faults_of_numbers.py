@@ -74,6 +74,16 @@ class StateInBfloat16(Mine):
                 value.copy_(value.bfloat16())
 
 
+class CountsInBfloat16(Mine):
+    """Right for 256 iterations; then the bias correction stands still."""
+
+    def update(self, p: Tensor) -> None:
+        super().update(p)
+        for name, value in self.state[p].items():
+            if name == "step":
+                self.state[p][name] = value.bfloat16()
+
+
 class FlagDropped(Mine):
     """Builds the inner optimizer with the options that it has heard of."""
 
@@ -142,6 +152,15 @@ class GradientInBfloat16(Mine):
         super().update(p)
 
 
+class MatrixProduct(Mine):
+    """Multiplies by the identity, as one that preconditions does by another matrix: autocast rounds products."""
+
+    def update(self, p: Tensor) -> None:
+        if p.dim() == 2:
+            p.grad = (torch.eye(p.shape[0]) @ p.grad).float()
+        super().update(p)
+
+
 class NonFiniteSkipped(Mine):
     """No update where the gradient is not finite, as under a scaler that is not there."""
 
@@ -167,6 +186,13 @@ FAULTS = [
     Fault(OneRowForgotten, "plain", "one-layer-sgd", "iteration 0, parameter ", first={"loss": 1}),
     Fault(EveryThirdTwice, "plain", "long-sgd", "iteration 2, parameter ", first={"parameter": 2, "loss": 3}),
     Fault(StateInBfloat16, "plain", "one-layer-adamw", "iteration 0, state ", first={"parameter": 1}),
+    Fault(
+        CountsInBfloat16,
+        "plain",
+        "one-layer-adamw",
+        "iteration 0, state embedding.weight.step: 1.0; the reference has 1.0, and counts in torch.float32: "
+        "torch.bfloat16 ends at 256",
+    ),
     Fault(FlagDropped, "optimizers", "amsgrad-adam", "iteration 0, state-names "),
     Fault(FlagDropped, "optimizers", "nesterov-sgd", "iteration 0, parameter "),
     Fault(FlagDropped, "optimizers", "centered-rmsprop", "iteration 0, parameter "),
@@ -181,5 +207,6 @@ FAULTS = [
     Fault(NaNReplaced, "dtype", "float16-adamw", "iteration 0, parameter "),
     Fault(NaNReplaced, "non-finite", "nan-in-one-sgd", "iteration 1, parameter ", first={"parameter": 1, "loss": 2}),
     Fault(NonFiniteSkipped, "non-finite", "inf-in-every-other-adamw", "iteration 1, parameter "),
+    Fault(MatrixProduct, "autocast", "backward-inside-sgd", "iteration 0, parameter "),
     Fault(GradientInBfloat16, "autocast", "all-biases-sgd", "iteration 0, parameter "),
 ]

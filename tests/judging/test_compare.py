@@ -113,6 +113,20 @@ def test_a_count_is_a_count_in_whatever_dtype() -> None:
     assert against(state=state(step=torch.tensor(3.0, dtype=torch.float64))).mismatches == []
 
 
+@pytest.mark.parametrize(
+    ("dtype", "last"), [(torch.bfloat16, 256), (torch.float16, 2048), (torch.int16, 2**15 - 1), (torch.uint8, 255)]
+)
+def test_a_count_must_be_able_to_go_on(dtype: torch.dtype, last: int) -> None:
+    (mismatch,) = against(state=state(step=torch.tensor(3, dtype=dtype))).mismatches
+    assert mismatch.candidate is None
+    assert mismatch.detail.endswith(f", and counts in torch.float32: {dtype} ends at {last}")
+    if dtype.is_floating_point:
+        assert torch.tensor(float(last), dtype=dtype) + 1 == last
+        assert torch.tensor(float(last - 1), dtype=dtype) + 1 == last
+    low = replace(RECORD, state=state(step=torch.tensor(3, dtype=dtype)))
+    assert against(low).mismatches == []  # as the reference counts
+
+
 def test_integer_state_is_compared_exactly() -> None:
     quantised = replace(RECORD, state=state(code=torch.tensor([7, 8], dtype=torch.uint8)))
     (mismatch,) = against(quantised, state=state(code=torch.tensor([7, 9], dtype=torch.uint8))).mismatches

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from inbackward import Implementation
 from inbackward.judging import Outcome, Verdict, worst
-from inbackward.scenario import ModelConfig, OptimizerConfig, Scenario, StepClosure
+from inbackward.scenario import Edit, GroupConfig, ModelConfig, OptimizerConfig, Scenario, StepClosure
 from inbackward.verification import Suite
 
 SMALL = ModelConfig(layers=1)
@@ -50,10 +50,27 @@ def test_a_refusal_says_why() -> None:
 
 
 def test_the_references_own_exception_is_to_be_raised() -> None:
-    outcome = judged(Mine, IMPOSSIBLE)
+    twice = (GroupConfig(), GroupConfig(again=True))
+    outcome = judged(Mine, Scenario(requirement="duplicate-params", model=SMALL, groups=twice))
     assert outcome.verdict is Verdict.EQUIVALENT
-    assert outcome.message == "both raise ValueError: Invalid learning rate: -1.0"
+    assert outcome.message == "both raise ValueError: some parameters appear in more than one parameter group"
     assert outcome.compared == outcome.existing == 0
+
+
+@pytest.mark.parametrize("id", ["plain", "duplicate-params"])
+def test_to_raise_alike_at_once_proves_nothing_where_the_requirement_is_not_the_cause(id: str) -> None:
+    twice = (GroupConfig(twice=True),)
+    outcome = judged(Mine, IMPOSSIBLE.with_(requirement=id, groups=twice, may_refuse=True))
+    assert outcome.verdict is Verdict.NOT_RUN
+    assert outcome.message == "both raise ValueError: Invalid learning rate: -1.0; nothing was compared"
+
+
+def test_to_raise_alike_later_holds_as_far_as_it_went() -> None:
+    betas = (Edit(at=1, name="betas", value=(0.5,)),)
+    outcome = judged(Mine, Scenario(model=SMALL, events=betas))
+    assert outcome.verdict is Verdict.EQUIVALENT
+    assert outcome.message.startswith("both raise ValueError: ")
+    assert outcome.compared > 0
 
 
 class TakesAnyLr(Mine):

@@ -118,6 +118,7 @@ def scenarios(draw):
         else _of_field(Scenario, "groups", field_types(Scenario)["groups"]),
         "split": st.just(""),
         "autocast": st.just("float16" if scaled else ""),
+        "autocast_backward": st.booleans() if scaled else st.just(False),
         "scaler": _of_field(Scenario, "scaler", field_types(Scenario)["scaler"]) if scaled else st.none(),
     }
     return draw(of_class(Scenario, **rules))

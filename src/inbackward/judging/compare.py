@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from inbackward.judging.bits import same_bits, same_specials
 from inbackward.training import Record, Trace
+
+ENOUGH = 2**24  # iterations; a float32 counts that far
 
 # The order in which an iteration computes them, and in which a divergence is reported.
 QUANTITIES = (
@@ -124,8 +127,22 @@ def _is_counter(quantity: str, name: str, value: Tensor) -> bool:
 
 def _equal(quantity: str, name: str, value: Tensor, expected: Tensor) -> bool:
     if _is_counter(quantity, name, expected) and value.shape == expected.shape:
-        return bool((value.double() == expected.double()).all())  # a count is a count, in whatever dtype
+        # A count is a count, in whatever dtype, as long as it can go on counting.
+        return bool((value.double() == expected.double()).all()) and not _sticks_at(value.dtype, expected.dtype)
     return same_bits(value, expected)
+
+
+def _sticks_at(dtype: torch.dtype, expected: torch.dtype) -> int:
+    """Where a count in ``dtype`` ends that goes on in ``expected``, or 0; no scenario runs until a bfloat16 does."""
+    last = _last_count(dtype)
+    return last if last < min(_last_count(expected), ENOUGH) else 0
+
+
+def _last_count(dtype: torch.dtype) -> int:
+    """The largest number to which adding 1 over and over leads."""
+    if dtype is torch.bool:
+        return 1
+    return int(2 / torch.finfo(dtype).eps) if dtype.is_floating_point else torch.iinfo(dtype).max
 
 
 def _tensor_mismatch(iteration: int, quantity: str, name: str, value: Tensor, expected: Tensor) -> Mismatch:
@@ -133,6 +150,8 @@ def _tensor_mismatch(iteration: int, quantity: str, name: str, value: Tensor, ex
         detail = f"shape {tuple(value.shape)}; the reference has {tuple(expected.shape)}"
     elif _is_counter(quantity, name, expected):
         detail = f"{value.tolist()}; the reference has {expected.tolist()}"
+        last = _sticks_at(value.dtype, expected.dtype)
+        detail += f", and counts in {expected.dtype}: {value.dtype} ends at {last}" if last else ""
     elif value.dtype != expected.dtype:
         detail = f"{value.dtype}; the reference has {expected.dtype}"
     elif not same_specials(value, expected):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from inbackward.judging.aftermath import moved_beside
 from inbackward.judging.bits import max_abs, max_ulp, needed_rtol
 from inbackward.judging.compare import Comparison, Mismatch, compare, same_model_and_state, tensors
 from inbackward.judging.expectations import unmet
@@ -20,7 +21,7 @@ from inbackward.judging.power import missing_power
 from inbackward.judging.replicas import disagreement
 from inbackward.judging.together import on_all_ranks
 from inbackward.judging.verdict import Divergence, Outcome, Verdict
-from inbackward.scenario import Scenario, SecondBackward
+from inbackward.scenario import Scenario, SecondBackward, without
 from inbackward.training import (
     ALONE,
     Implementation,
@@ -182,7 +183,10 @@ def _judge_errors(
         message=_quote(mine),
     )
     if theirs is not None and type(mine) is type(theirs):
-        return replace(outcome, message=f"both raise {_quote(mine)}")
+        message = f"both raise {_quote(mine)}"
+        if counts.compared or _raises_for_its_requirement(implementation, scenario, device):
+            return replace(outcome, message=message)
+        return replace(outcome, verdict=Verdict.NOT_RUN, message=f"{message}; nothing was compared")
     done = len(candidate.records)
     if mine is None:
         message = f"the reference raises {_quote(theirs)}; the implementation trains on"
@@ -196,6 +200,12 @@ def _judge_errors(
         flaw = f"{flaw}; the reference raises {_quote(theirs)}"
     place = Divergence(iteration=done, quantity="exception", name="", detail=flaw)
     return replace(outcome, verdict=Verdict.BROKEN, message=flaw, divergence=place, traceback=candidate.traceback)
+
+
+def _raises_for_its_requirement(implementation: Implementation, scenario: Scenario, device: torch.device) -> bool:
+    """Whether the reference trains where the requirement's own feature is left out: to raise is then the answer."""
+    rest = without(scenario, scenario.requirement)
+    return rest.digest != scenario.digest and train_reference(rest, device, implementation).error is None
 
 
 def _no_refusal(
@@ -214,9 +224,10 @@ def _no_refusal(
     if scenario.at(done, SecondBackward):  # raised in the second backward: exactly one reference iteration on
         once = scenario.with_(events=tuple(e for e in scenario.events if not isinstance(e, SecondBackward)))
         allowed += train_reference(once, device, implementation).records[done : done + 1]
-    if any(same_model_and_state(candidate.aftermath, r, with_state=candidate.optimizer_built) for r in allowed):
-        return ""
-    return f"{said}, but only after numbers had changed"
+    if not any(same_model_and_state(candidate.aftermath, r, with_state=candidate.optimizer_built) for r in allowed):
+        return f"{said}, but only after numbers had changed"
+    beside = moved_beside(scenario, done, candidate.aftermath, reference)
+    return f"{said}, but only after {beside}" if beside else ""
 
 
 def _count(trace: Trace) -> int:

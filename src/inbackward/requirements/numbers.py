@@ -193,6 +193,7 @@ def autocast(arms: Arms) -> Iterator[Scenario]:
             yield arm.run(name, model=MODELS[name], autocast="bfloat16")
         tied = ModelConfig(layers=1, tied=True)
         yield arm.run("tied-step", model=tied, autocast="bfloat16", schedule=step_lr())
+        yield arm.run("backward-inside", model=ONE_LAYER, autocast="bfloat16", autocast_backward=True)
 
 
 @requirement(

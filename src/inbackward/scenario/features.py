@@ -107,7 +107,7 @@ _STRIP: dict[str, Callable[[Scenario], Scenario]] = {
     "resume-from-plain": _drop(lambda e: isinstance(e, Resume) and e.saved_by == "plain"),
     "resume-into-plain": _drop(lambda e: isinstance(e, Resume) and e.loaded_by == "plain"),
     "observer": _drop(lambda e: isinstance(e, Observe)),
-    "autocast": lambda s: s.with_(autocast="", scaler=None),
+    "autocast": lambda s: s.with_(autocast="", autocast_backward=False, scaler=None),
     "non-finite": _drop(lambda e: isinstance(e, NonFinite)),
     "freeze-later": _drop(lambda e: isinstance(e, Freeze)),
     "unfreeze-later": _drop(lambda e: isinstance(e, Unfreeze)),

@@ -52,6 +52,7 @@ class Scenario:
             models the ``"parts"`` of it that hold its half.
         frozen: patterns of parameters frozen before construction; they stay in the groups.
         autocast: dtype of ``torch.autocast`` around the forward, or ``""``.
+        autocast_backward: the backward is called inside the autocast block as well.
         hooks: the user's own gradient hooks.
         step_hooks: count the calls of the optimizer's own step hooks and of torch's global ones.
         clip: clip the global gradient norm.
@@ -85,6 +86,7 @@ class Scenario:
     schedule: ScheduleConfig | None = None
     dtype: str = "float32"
     autocast: str = ""
+    autocast_backward: bool = False
     frozen: tuple[str, ...] = ()
     hooks: tuple[HookConfig, ...] = ()
     step_hooks: bool = False
@@ -108,6 +110,10 @@ class Scenario:
         choose(self.autocast, AUTOCASTS, "autocast")
         choose(self.compiled, COMPILED, "compiled")
         choose(self.zero_grad, ZERO_GRADS, "zero_grad")
+        require(
+            bool(self.autocast) or not self.autocast_backward,
+            "autocast_backward is true, and autocast is ''; give autocast a dtype",
+        )
         require(
             self.scaler is None or self.autocast == "float16",
             f"scaler needs autocast 'float16', and autocast is {self.autocast!r}",

@@ -9,7 +9,7 @@ import random
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from inbackward.scenario import AccessGradient, AddGroup, Edit, Interrupt, NonFinite, Recreate, SecondBackward
 from inbackward.training.parallel import local, synchronised, whole
 from inbackward.training.setting import NotRun, Setting
-from inbackward.training.shapes import read_hyperparameters, read_state
+from inbackward.training.shapes import read_hyperparameters, read_state, state_tensors
 from inbackward.training.trace import Record
 
 HOOKS = ("own pre", "own post", "global pre", "global post")
@@ -146,6 +146,7 @@ class Driver(ABC):
         self.observed = {}
         if self.setting.watch:
             self.setting.watch.reset()
+            self.setting.watch.state = lambda: state_tensors(self.shape())
         count = self.setting.scenario.backwards(iteration)
         start = self._values() if count > 1 else {}
         early: set[str] = set()
@@ -157,7 +158,8 @@ class Driver(ABC):
                 losses.append(reported)
                 if self.setting.scenario.token_normalised and self.is_candidate:
                     loss = loss * self.setting.per_token
-                with self._spoiled_gradients(iteration if last else -1), suppress(Interruption):
+                spoiled = self._spoiled_gradients(iteration if last else -1)
+                with self._around_backward(), spoiled, suppress(Interruption):
                     backward(loss, last)
             if not last:
                 early |= self._changed_since(start)
@@ -202,11 +204,30 @@ class Driver(ABC):
 
         self.bystanders.append((label, changed))
 
+    def watch_optimizer(self, label: str, shape: Any, names: Mapping[nn.Parameter, str]) -> None:
+        """From here on none of its state and hyperparameters may change."""
+
+        def read() -> tuple[dict[str, Tensor], Any]:
+            state = read_state(shape, names)[0]
+            tensors = {f"{name}.{key}": value for name, entries in state.items() for key, value in entries.items()}
+            return tensors, read_hyperparameters(shape, names)
+
+        kept, hyperparameters = read()
+
+        def changed() -> bool:
+            now, used = read()
+            same = now.keys() == kept.keys() and all(_same_bytes(value, kept[key]) for key, value in now.items())
+            return not same or used != hyperparameters
+
+        self.bystanders.append((label, changed))
+
     def copied(self, by: Callable[[Any], Any]) -> None:
         """Go on with a copy of model, handle and schedule; the original stands by, alive and watched."""
         original = self.setting.model, self.handle, self.schedule
+        shape, names = self.shape(), self.setting.names
         model, self.handle, self.schedule = by(original)
         self.watch_model("the original of the copy", original[0])
+        self.watch_optimizer("the optimizer of the copy's original", shape, names)
         self._open.callback(lambda kept: None, original)
         self.setting = Setting(self.setting.scenario, self.setting.device, model=model)
 
@@ -239,6 +260,8 @@ class Driver(ABC):
     def release(self) -> None:
         """Close the handle and undo what this driver registered."""
         self._open.close()
+        if self.setting.watch:
+            self.setting.watch.end()
         if self.handle is not None:
             self.close()
 
@@ -286,6 +309,10 @@ class Driver(ABC):
 
     def _values(self) -> dict[str, Tensor]:
         return {n: local(p.detach()).clone() for p, n in self.setting.names.items()}
+
+    def _around_backward(self) -> AbstractContextManager[Any]:
+        scenario = self.setting.scenario
+        return self.setting.autocast(scenario.autocast if scenario.autocast_backward else "")
 
     def _gradients_read(self, iteration: int) -> dict[str, Tensor]:
         chosen = [

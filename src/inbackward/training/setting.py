@@ -89,7 +89,8 @@ class Setting:
         if model is None:
             for hook in scenario.hooks:
                 self._register(hook)
-        self.watch = GradientWatch(self.names) if "gradient-peak" in scenario.expect else None
+        watched = "gradient-peak" in scenario.expect
+        self.watch = GradientWatch(self.names, copies=not scenario.model.checkpointing) if watched else None
         self.forward = _compiled(self.spread, scenario.compiled)
 
     def _register(self, hook: HookConfig) -> None:
@@ -181,6 +182,10 @@ class Setting:
             kwargs["lr"] = torch.tensor(float(kwargs["lr"]), device=self.device)
         return kwargs
 
+    def autocast(self, dtype: str) -> AbstractContextManager[Any]:
+        """``torch.autocast`` to ``dtype``, or nothing where it is ``""``."""
+        return torch.autocast(self.device.type, getattr(torch, dtype)) if dtype else nullcontext()
+
     def loss(self, iteration: int, micro_batch: int = 0) -> tuple[Tensor, Tensor]:
         """One forward: the loss as reported, and as ``backward()`` is given it: scaled, and divided by their number."""
         s = self.scenario
@@ -191,7 +196,7 @@ class Setting:
         tokens, targets = (t.to(self.device) for t in batch(s.data, s.seed, iteration, micro_batch, self.data_rank))
         if s.token_normalised:
             tokens, targets = (t[:, : self._length(self.data_rank)] for t in (tokens, targets))
-        with _autocast(s.autocast, self.device):
+        with self.autocast(s.autocast):
             logits = self.forward(tokens)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         loss = F.cross_entropy(wide.flatten(0, 1), targets.flatten())
@@ -220,10 +225,6 @@ def _mask(gradient: Tensor) -> Tensor:
     if masked.dim():
         masked[::2] = 0
     return masked
-
-
-def _autocast(dtype: str, device: torch.device) -> AbstractContextManager[Any]:
-    return torch.autocast(device.type, getattr(torch, dtype)) if dtype else nullcontext()
 
 
 def _compiled(model: nn.Module, what: str) -> Callable[[Tensor], Tensor]:

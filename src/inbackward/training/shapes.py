@@ -49,6 +49,16 @@ def read_state(shape: Any, names: Mapping[nn.Parameter, str]) -> tuple[State, tu
     return state, tuple(unread)
 
 
+def state_tensors(shape: Any) -> list[Tensor]:
+    """The tensors of all state that can be seen, themselves and not copies."""
+    optimizers = optimizers_in(shape)
+    states = [o.state for o in optimizers] if optimizers is not None else [shape] if isinstance(shape, Mapping) else []
+    entries = (
+        value for state in states for each in state.values() if isinstance(each, Mapping) for value in each.values()
+    )
+    return [value for value in entries if isinstance(value, Tensor)]
+
+
 def read_hyperparameters(shape: Any, names: Mapping[nn.Parameter, str]) -> dict[str, dict[str, Any]] | None:
     """The hyperparameters of every parameter as its group shows them now, or ``None`` where no group can be seen."""
     optimizers = optimizers_in(shape)

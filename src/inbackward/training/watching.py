@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -14,18 +14,29 @@ class GradientWatch:
     """Follows every gradient's storage from the moment it is accumulated until nobody holds it any more.
 
     Its hooks are registered before the implementation's, so they see each gradient first; a gradient that is stashed
-    away after ``.grad = None`` still counts, since its storage lives. Storages are counted once, whatever views exist.
+    away after ``.grad = None`` still counts, since its storage lives. So does a copy of one: any tensor that was made
+    since the iteration's first gradient and that Python still holds, but for the optimizer's state. Storages are
+    counted once, whatever views exist. Copies are looked for from the second iteration on: in the first an optimizer
+    makes its state, and may not show it.
 
     Attributes:
         peak: the largest sum of live bytes seen at an accumulation, since the last ``reset``.
         largest: the largest single gradient seen, in bytes.
         total: the sum of all parameters' gradients, in bytes.
+        state: gives the tensors of the optimizer's state now.
+
+    Args:
+        copies: whether copies count: not where the backward makes other tensors, by recomputing activations.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], copies: bool = True) -> None:
         self.peak = 0
         self.largest = 0
         self.total = 0
+        self.state: Callable[[], Iterable[Tensor]] = tuple
+        self._copies = copies
+        self._iteration = -1
+        self._frozen = False
         self._live: list[tuple[StorageWeakRef, int]] = []
         for parameter in parameters:
             if parameter.requires_grad:
@@ -34,7 +45,15 @@ class GradientWatch:
 
     def reset(self) -> None:
         """Begin a new iteration."""
+        self.end()
         self.peak = 0
+        self._iteration += 1
+
+    def end(self) -> None:
+        """Let the garbage collector see again what there was before the iteration's first gradient."""
+        if self._frozen:
+            gc.unfreeze()
+        self._frozen = False
 
     def _accumulated(self, parameter: Tensor) -> None:
         gradient = parameter.grad
@@ -46,7 +65,32 @@ class GradientWatch:
         if all(ref != mine for ref, _ in self._live):
             self._live.append((mine, storage.nbytes()))
         self.largest = max(self.largest, storage.nbytes())
-        self.peak = max(self.peak, sum(size for _, size in self._live))
+        self.peak = max(self.peak, sum(size for _, size in self._live) + self._copied())
+
+    def _copied(self) -> int:
+        """Bytes of tensors made since the iteration's first gradient that are neither gradients followed nor state."""
+        if not self._copies or self._iteration < 1:
+            return 0
+        if not self._frozen:  # what is frozen is not listed any more, which makes every later list short
+            gc.freeze()
+            self._frozen = True
+            return 0
+        known = {ref.cdata for ref, _ in self._live} | {_storage(t) for t in self.state()}
+        made = {_storage(t): t.untyped_storage().nbytes() for t in _tensors(gc.get_objects())}
+        return sum(size for storage, size in made.items() if storage not in known)
+
+
+def _storage(tensor: Tensor) -> int:
+    """What ``StorageWeakRef.cdata`` is of its storage."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors(objects: Iterable[object]) -> Iterator[Tensor]:
+    for item in objects:
+        if type(item) in (Tensor, nn.Parameter):  # a compiler's fake tensors have no storage
+            assert isinstance(item, Tensor)
+            if not item.is_sparse:
+                yield item
 
 
 @dataclass(frozen=True)
@@ -64,10 +108,9 @@ def census(parameters: Iterable[nn.Parameter]) -> Census:
     gc.collect()
     objects = gc.get_objects()
     storages: dict[int, int] = {}
-    for item in objects:
-        if type(item) in (Tensor, nn.Parameter) and not item.is_sparse:  # a compiler's fake tensors have no storage
-            storage = item.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes()
+    for item in _tensors(objects):
+        storage = item.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
     hooks = sum(count_hooks(p) for p in parameters)
     return Census(hooks, len(storages), sum(storages.values()), len(objects))
 

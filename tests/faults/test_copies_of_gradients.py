@@ -1,0 +1,62 @@
+"""Copies of gradients count as gradients; what is no copy does not."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tests.faults.fault import scenario_of
+from tests.faults.faults_of_memory import StashesClones
+from tests.shapes.mine import Mine
+from torch import Tensor
+
+from inbackward import Implementation, OptimizerInBackward
+from inbackward.judging import Verdict
+from inbackward.scenario import ModelConfig, Scenario
+from inbackward.verification import Suite
+
+
+class StateAnew(torch.optim.Optimizer):
+    """Its momentum is another tensor after each step, as hand-written optimizers have it."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    momentum: Tensor = self.state[p].get("momentum", torch.zeros_like(p))
+                    self.state[p]["momentum"] = 0.9 * momentum + p.grad
+                    p.sub_(self.state[p]["momentum"], alpha=group["lr"])
+
+
+class Opaque:
+    """Shows neither groups nor state, and makes its state in the first backward."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._optimizer = Mine(*args, **kwargs)
+
+
+def test_state_is_no_copy_of_a_gradient() -> None:
+    anew = Suite(Implementation.of_optimizer(StateAnew))
+    assert anew.judge(scenario_of(anew, "gradient-peak", "deep-stateanew")).verdict is Verdict.EQUIVALENT
+    opaque = Suite(Implementation.drop_in(Opaque))
+    assert opaque.judge(scenario_of(opaque, "gradient-peak", "deep-adamw")).verdict is Verdict.EQUIVALENT
+
+
+def test_recomputed_activations_are_no_copies_either() -> None:
+    model = ModelConfig(layers=12, checkpointing="non-reentrant")
+    scenario = Scenario(model=model, iterations=2, expect=("gradient-peak",))
+    suite = Suite(Implementation.drop_in(OptimizerInBackward))
+    assert suite.judge(scenario).verdict is Verdict.EQUIVALENT
+
+
+def test_the_garbage_collector_is_left_as_found() -> None:
+    before = gc.get_freeze_count()
+    suite = Suite(Implementation.drop_in(StashesClones))
+    suite.judge(scenario_of(suite, "gradient-peak", "deep-sgd"))
+    assert gc.get_freeze_count() == before
