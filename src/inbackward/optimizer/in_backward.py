@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
@@ -114,17 +115,21 @@ class OptimizerInBackward(OptimizerWrapper):
         self._rehearsal = Rehearsal()
         self._lock = threading.RLock()  # autograd has one thread a device
         self._backwards: dict[int, Ready] = {}  # those that run now
-        self._updated: set[Tensor] = set()  # since the last step()
+        self._updated: dict[int, Tensor] = {}  # since the last step(), by id
         self._interrupted = self._keeps = self._one_pass = False
         self._use: Use | None = None
+        self._claimed: list[Tensor] = []
         self._reductions: list[Reduction] = []  # of DDP modules
         self._hook = StepHook(self, OptimizerInBackward._accumulated)
         if not self.closed:
             self._claim()
 
-    def _claim(self) -> list[Tensor]:
-        """Put a hook on each parameter that has none of ours, and return those; refuse before anything is changed."""
-        ours = {p for group in self.param_groups for p in group["params"] if can_carry_hook(p)}
+    def _claim(self) -> None:
+        """Put a hook on each parameter that has none of ours; refuse before anything is changed."""
+        parameters = self._parameters()
+        if len(parameters) == len(self._claimed) and all(map(is_, parameters, self._claimed)):
+            return
+        ours = {p for p in parameters if can_carry_hook(p)}
         fresh = [p for p in ours if self._hook not in step_hooks(p)]
         owned = {p: owner for p in fresh for hook in step_hooks(p) if (owner := hook.owner) is not None}
         others = set(owned.values())
@@ -146,7 +151,8 @@ class OptimizerInBackward(OptimizerWrapper):
                 hook.remove()  # its optimizer is dead
             self._hook.register(p)
         self._limit = max((p.nbytes for p in ours), default=0) if self._bucket_bytes is None else self._bucket_bytes
-        return fresh
+        if all(p in ours for p in parameters):  # else one may become able to carry a hook, as a lazy one does
+            self._claimed = parameters
 
     def close(self) -> None:
         """Stop stepping, for good, and take the hooks off the parameters. Gradients stay from now on."""
@@ -254,7 +260,7 @@ class OptimizerInBackward(OptimizerWrapper):
 
     def _accumulated(self, p: Tensor) -> None:
         """A gradient is in place. It is final, unless a reduction over ranks comes after it."""
-        if not any(p in reduction.parameters for reduction in self._reductions):
+        if not self._reductions or not any(p in reduction.parameters for reduction in self._reductions):
             self._update(p)
 
     def _reduced(self, parameters: list[Tensor]) -> None:
@@ -262,7 +268,7 @@ class OptimizerInBackward(OptimizerWrapper):
         with self._lock:
             self._rehearsal.forget(self._inner)
             for p in parameters:
-                if p in self._updated:
+                if id(p) in self._updated:
                     raise self._second(p)
             if parameters and not self._keeps:
                 (self._use or self._apply)(parameters)
@@ -274,7 +280,7 @@ class OptimizerInBackward(OptimizerWrapper):
         """
         with self._lock:
             backward = self._backwards.get(torch._C._current_graph_task_id()) or self._enter()
-            if p in self._updated:
+            if id(p) in self._updated:
                 raise self._second(p)
             if self._keeps or backward.nested:
                 return  # nested, pytorch#81296: a weight shared by two segments comes here once a segment
@@ -288,7 +294,7 @@ class OptimizerInBackward(OptimizerWrapper):
             return Ready(self._use or self._apply, 0, nested=False)
         nested = within_another_backward()
         if not nested:  # else the parameters were updated by the backward around it
-            for p in self._updated:
+            for p in self._updated.values():
                 if takes_part(p):
                     raise self._second(p)
         ready = self._backwards[task] = Ready(self._use or self._apply, self._limit, nested)
@@ -308,7 +314,9 @@ class OptimizerInBackward(OptimizerWrapper):
             self._leave(task, failed=True)
 
     def _apply(self, parameters: list[Tensor]) -> None:
-        self._updated.update(parameters)  # before, as an optimizer that raises may have updated some of them
+        self._updated.update(
+            (id(p), p) for p in parameters
+        )  # before, as an optimizer that raises may have updated some of them
         self._partial.step(parameters)
 
     def _parameters(self) -> list[Tensor]:
@@ -361,7 +369,7 @@ class OptimizerInBackward(OptimizerWrapper):
         self._claim()
         left = self._left()
         for p in left:
-            if p in self._updated:
+            if id(p) in self._updated:
                 raise self._second(p)
         if left and is_rehearsal(self._inner, left):
             self._rehearsal.hold(self._inner)

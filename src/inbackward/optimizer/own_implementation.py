@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -26,14 +26,20 @@ class OwnImplementation:
         from inbackward.training import Implementation
 
         base = Implementation.drop_in(owner, backward=backward, pause=owner.no_step, unsupported=UNSUPPORTED)
+        return replace(base, build=Build(base.build))
 
-        def build(model: nn.Module, groups: Any, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
-            optimizer = base.build(model, groups, optimizer_cls, kwargs)
-            if isinstance(model, DistributedDataParallel):
-                optimizer.register_ddp(model)
-            return optimizer
 
-        return replace(base, build=build)
+@dataclass(frozen=True)
+class Build:
+    """The ``build`` of a drop-in class, which then is told of DDP."""
+
+    drop_in: Any
+
+    def __call__(self, model: nn.Module, groups: Any, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
+        optimizer = self.drop_in(model, groups, optimizer_cls, kwargs)
+        if isinstance(model, DistributedDataParallel):
+            optimizer.register_ddp(model)
+        return optimizer
 
 
 def backward(optimizer: Any, loss: Tensor, moment: Moment, **arguments: Any) -> Tensor | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
 import torch
@@ -42,19 +42,26 @@ class PartialStep:
         narrowed = self._narrowed(parameters)
         if not narrowed:
             return
-        versions = {(i, k): v._version for i, group in narrowed.items() for k, v in group.items() if _counts(v)}
+        versions = {
+            (i, key): value._version
+            for i, group in narrowed.items()
+            for key, value in group.items()
+            if isinstance(value, Tensor) and not value.is_inference()  # of which in-place changes cannot be seen
+        }
         self._inner.param_groups = list(narrowed.values())
         try:
             with _without_autocast({p.device.type for p in parameters}):
                 _bare_step(self._inner)
         finally:
             self._inner.param_groups = groups
+        for (i, key), version in versions.items():
+            if narrowed[i].get(key) is groups[i].get(key) and groups[i][key]._version != version:
+                raise self._coupled(f"changes the group entry {key!r} in place")
         for i, group in narrowed.items():
+            before = groups[i]
             for key, value in group.items():
-                if value is not groups[i].get(key) and key not in _OF_PARAMETERS:
+                if value is not before.get(key) and key not in _OF_PARAMETERS:
                     self._write(i, key, value)
-                elif _counts(value) and value._version != versions[i, key]:
-                    raise self._coupled(f"changes the group entry {key!r} in place")
             for p in group["params"]:
                 p.grad = None
 
@@ -67,11 +74,20 @@ class PartialStep:
 
     def _narrowed(self, parameters: Sequence[Tensor]) -> dict[int, dict[str, Any]]:
         """Copies of the groups that hold any of the parameters, by their index, with these alone."""
+        try:
+            return self._narrow(parameters)
+        except LookupError:  # the groups are the user's, and have changed
+            self._find_places()
+            return self._narrow([p for p in parameters if id(p) in self._places])
+
+    def _narrow(self, parameters: Sequence[Tensor]) -> dict[int, dict[str, Any]]:
         groups = self._inner.param_groups
         narrowed: dict[int, dict[str, Any]] = {}
         for p in parameters:
-            for i, position in self._places_of(p):
+            for i, position in self._places[id(p)]:
                 group = groups[i]
+                if group["params"][position] is not p:
+                    raise LookupError
                 if i not in narrowed:
                     narrowed[i] = {**group, **{key: [] for key in _OF_PARAMETERS if key in group}}
                 narrowed[i]["params"].append(p)
@@ -79,27 +95,20 @@ class PartialStep:
                     narrowed[i]["param_names"].append(group["param_names"][position])
         return narrowed
 
+    def _find_places(self) -> None:
+        """Every (group, position) of each parameter. Remembered, as searching is quadratic."""
+        self._places = {}
+        for i, group in enumerate(self._inner.param_groups):
+            for position, p in enumerate(group["params"]):
+                self._places.setdefault(id(p), []).append((i, position))
+
     def place_of(self, p: Tensor) -> str:
         """Where `p` is, for messages."""
-        i, position = self._places_of(p)[0]
+        self._find_places()
+        i, position = self._places[id(p)][0]
         group = self._inner.param_groups[i]
         name = f" {group['param_names'][position]}" if "param_names" in group else ""
         return f"parameter {position} of group {i},{name} of shape {tuple(p.shape)},"
-
-    def _places_of(self, p: Tensor) -> list[tuple[int, int]]:
-        """Every (group, position) of `p`. Remembered, as searching is quadratic; checked, as groups are the user's."""
-        groups = self._inner.param_groups
-        try:
-            places = self._places[id(p)]
-            if all(groups[i]["params"][position] is p for i, position in places):
-                return places
-        except (KeyError, IndexError):
-            pass
-        self._places = {}
-        for i, group in enumerate(groups):
-            for position, q in enumerate(group["params"]):
-                self._places.setdefault(id(q), []).append((i, position))
-        return self._places.get(id(p), [])
 
     def _write(self, i: int, key: str, value: Any) -> None:
         entries = self._written.setdefault(i, {})
@@ -114,25 +123,21 @@ class PartialStep:
         )
 
 
-def _counts(value: Any) -> bool:
-    """Whether in-place changes of `value` can be seen."""
-    return isinstance(value, Tensor) and not value.is_inference()
-
-
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.equal(a, b)
     return bool(a == b) or (a != a and b != b)
 
 
-@contextmanager
-def _without_autocast(kinds: set[str]) -> Iterator[None]:
+def _without_autocast(kinds: set[str]) -> AbstractContextManager[Any]:
     """An optimizer steps outside autocast in the usual loop, even where `backward()` is called inside it."""
-    with ExitStack() as stack:
-        for kind in kinds:
-            if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-                stack.enter_context(torch.autocast(kind, enabled=False))
-        yield
+    active = [kind for kind in kinds if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)]
+    if not active:
+        return nullcontext()
+    stack = ExitStack()
+    for kind in active:
+        stack.enter_context(torch.autocast(kind, enabled=False))
+    return stack
 
 
 def _bare_step(optimizer: Optimizer) -> None:

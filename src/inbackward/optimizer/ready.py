@@ -29,25 +29,34 @@ class Ready:
         self.nested = nested
         self._use = use
         self._limit = limit
-        self._waiting: dict[Any, tuple[dict[Tensor, None], int]] = {}
+        self._buckets: dict[Any, _Bucket] = {}
 
     def add(self, p: Tensor) -> None:
         """Take `p`, and use what waits once that is enough."""
-        stream = torch.cuda.current_stream(p.device) if p.is_cuda else p.device.type
-        parameters, size = self._waiting.pop(stream, ({}, 0))
-        parameters[p] = None
-        size += p.nbytes
-        if size < self._limit:
-            self._waiting[stream] = parameters, size
-        else:
-            self._use(list(parameters))
+        stream = torch.cuda.current_stream(p.device) if p.is_cuda else None
+        bucket = self._buckets.get(stream)
+        if bucket is None:
+            bucket = self._buckets[stream] = _Bucket()
+        bucket.parameters[id(p)] = p
+        bucket.bytes += p.nbytes
+        if bucket.bytes >= self._limit:
+            del self._buckets[stream]
+            self._use(list(bucket.parameters.values()))
 
     def flush(self) -> None:
         """Use all that waits."""
-        while self._waiting:
-            parameters, _ = self._waiting.pop(next(iter(self._waiting)))
-            if alive := [p for p in parameters if p.grad is not None]:
+        while self._buckets:
+            _, bucket = self._buckets.popitem()
+            if alive := [p for p in bucket.parameters.values() if p.grad is not None]:
                 self._use(alive)
+
+
+class _Bucket:
+    """Each parameter once, by its id: a tensor's hash takes longer than all the rest that is done for a gradient."""
+
+    def __init__(self) -> None:
+        self.parameters: dict[int, Tensor] = {}
+        self.bytes = 0
 
 
 class AtEnd:

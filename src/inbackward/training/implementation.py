@@ -52,6 +52,16 @@ class DropIn:
         return self.cls(params, optimizer_cls, **kwargs)
 
 
+@dataclass(frozen=True)
+class OneAtATime:
+    """The ``build`` of the canonical class without buckets: small models may fit into one, and hide what couples."""
+
+    build: Callable[[nn.Module, ParameterGroups, Any, dict[str, Any]], Any]
+
+    def __call__(self, model: nn.Module, groups: ParameterGroups, optimizer_cls: Any, kwargs: dict[str, Any]) -> Any:
+        return self.build(model, groups, optimizer_cls, {**kwargs, "bucket_bytes": 0})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Implementation:
     """An optimizer-in-backward implementation under test. Everything but ``build`` has a default.
@@ -159,6 +169,7 @@ class Implementation:
         base = own_implementation(OptimizerInBackward) or cls.drop_in(OptimizerInBackward)
         values = {f.name: getattr(base, f.name) for f in fields(base)}
         label = getattr(optimizer_cls, "__name__", repr(optimizer_cls))
+        values["build"] = OneAtATime(base.build)
         return cls(**{**values, "optimizers": [(optimizer_cls, kwargs)], "name": f"OptimizerInBackward over {label}"})
 
 

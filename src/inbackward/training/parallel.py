@@ -33,15 +33,29 @@ def data_rank(config: ParallelConfig) -> int:
     return dist.get_rank() // (INNER if config.strategy == "fsdp2-tensor-parallel" else 1)
 
 
+_meshes: tuple[Any, dict[Any, DeviceMesh]] = (None, {})  # the default group they belong to, and they
+
+
 def device_mesh(config: ParallelConfig, device: torch.device) -> DeviceMesh:
-    """``("data",)``, ``("tensor",)``, ``("replicate", "shard")`` or ``("data", "tensor")``, over all ranks."""
+    """``("data",)``, ``("tensor",)``, ``("replicate", "shard")`` or ``("data", "tensor")``, over all ranks.
+
+    One for all runs over a default group. torch's own caches take meshes of the same shape for the same, and use the
+    groups of the first of them by name; so these must have the same names whenever such a mesh is made.
+    """
+    global _meshes
     from torch.distributed.device_mesh import init_device_mesh
 
+    if _meshes[0] is not dist.group.WORLD:
+        _meshes = dist.group.WORLD, {}
     if config.strategy in TWO_DIMENSIONAL:
-        names = ("replicate", "shard") if config.strategy == "hsdp" else ("data", "tensor")
-        return init_device_mesh(device.type, (config.ranks // INNER, INNER), mesh_dim_names=names)
-    name = "tensor" if config.strategy == "tensor-parallel" else "data"
-    return init_device_mesh(device.type, (config.ranks,), mesh_dim_names=(name,))
+        names: tuple[str, ...] = ("replicate", "shard") if config.strategy == "hsdp" else ("data", "tensor")
+        shape: tuple[int, ...] = (config.ranks // INNER, INNER)
+    else:
+        names, shape = ("tensor" if config.strategy == "tensor-parallel" else "data",), (config.ranks,)
+    key = device.type, names, shape
+    if key not in _meshes[1]:
+        _meshes[1][key] = init_device_mesh(device.type, shape, mesh_dim_names=names)
+    return _meshes[1][key]
 
 
 def spread(model: nn.Module, config: ParallelConfig, device: torch.device, wrap: Wrap | None = None) -> nn.Module:
