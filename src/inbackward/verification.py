@@ -299,7 +299,8 @@ class Suite:
     def _judge_here(self, scenario: Scenario, world: World) -> Outcome:
         """The outcome on this rank of ``world``."""
         with _one_thread():
-            untrusted = self._untrusted(scenario, world)
+            with world.of(scenario.parallel.ranks):
+                untrusted = self._untrusted(scenario, world)
             if untrusted:
                 return Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=untrusted)
             return judge(self.implementation, scenario, self.device, world)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from inbackward.judging.bits import same_bits
 from inbackward.judging.compare import compare
-from inbackward.judging.together import on_all_ranks
+from inbackward.judging.together import idle, on_all_ranks
 from inbackward.scenario import ModelConfig, ParallelConfig, Scenario, ScheduleConfig, fit
 from inbackward.training import ALONE, Trace, World, train_reference, train_unwatched
 
@@ -32,12 +32,21 @@ def control(dtype: str, device: torch.device, parallel: ParallelConfig = SINGLE,
     same parameters.
     """
     scenario = control_scenario(dtype, parallel)
+    if world.rank < parallel.ranks:
+        found = _control(scenario, device, world)
+    else:
+        found = ""
+        for _ in range(2):
+            on_all_ranks(world, idle)
+    return next((why for why in world.share(found) if why), "")
+
+
+def _control(scenario: Scenario, device: torch.device, world: World) -> str:
     first, second = (on_all_ranks(world, lambda: train_reference(scenario, device))[0] for _ in range(2))
     for trace in (first, second):
         if trace.error is not None:
             return f"the control arm raised {type(trace.error).__name__}: {trace.error}"
-    unwatched = train_unwatched(scenario, device)
-    return next((why for why in world.share(_differs(first, second, unwatched)) if why), "")
+    return _differs(first, second, train_unwatched(scenario, device))
 
 
 def _differs(first: Trace, second: Trace, unwatched: dict[str, Tensor]) -> str:

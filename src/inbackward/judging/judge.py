@@ -19,6 +19,7 @@ from inbackward.judging.interruption import interrupted
 from inbackward.judging.noise import LIMIT, RUNS, Floor, Rounding
 from inbackward.judging.power import missing_power
 from inbackward.judging.replicas import disagreement
+from inbackward.judging.reshard import judge_resharding
 from inbackward.judging.together import on_all_ranks
 from inbackward.judging.verdict import Divergence, Outcome, Verdict
 from inbackward.scenario import Scenario, SecondBackward, without
@@ -35,6 +36,7 @@ from inbackward.training import (
     train_in_backward,
     train_reference,
 )
+from inbackward.training.reshard import resharding
 
 QUOTED = 400  # characters of an exception: a KeyError may hold a tensor
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
@@ -54,6 +56,8 @@ def judge(implementation: Implementation, scenario: Scenario, device: torch.devi
 
 
 def _judge(implementation: Implementation, scenario: Scenario, device: torch.device, world: World) -> Outcome:
+    if resharding(scenario):
+        return judge_resharding(implementation, scenario, device, world)
     candidate, blamed = on_all_ranks(world, lambda: train_in_backward(implementation, scenario, device))
     left_out = interrupted(scenario, candidate)
 

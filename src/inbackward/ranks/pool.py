@@ -46,7 +46,7 @@ class Pool(Generic[T]):
                 be handed to them.
         """
         require_no_group()
-        ranks = range(scenario.parallel.ranks)
+        ranks = range(scenario.ranks)
         if not self._workers.serves(ranks):
             self._workers.start(ranks)
         self._jobs += 1

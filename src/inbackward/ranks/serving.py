@@ -26,7 +26,7 @@ def answer(serve: Serve[Any], scenario: Scenario, store: Any, rank: int, device:
     Args:
         store: a ``torch.distributed.Store`` in which nobody else uses the same keys.
     """
-    size = scenario.parallel.ranks
+    size = scenario.ranks
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
     os.environ.setdefault("LOCAL_RANK", str(rank))  # torchrun has said it
     world = None

@@ -101,7 +101,7 @@ class TorchrunPool(Generic[T]):
             RanksFailed: a rank died, did not answer in time, or raised what is no verdict.
             NotRun: there are too few ranks, or one of them has a process group already.
         """
-        size = scenario.parallel.ranks
+        size = scenario.ranks
         if size > self._torchrun.size:
             raise NotRun(f"{scenario.strategy} needs {size} ranks, and torchrun started {self._torchrun.size}")
         require_no_group()
@@ -118,7 +118,7 @@ class TorchrunPool(Generic[T]):
 
     def follow(self, scenario: Scenario) -> None:
         """Serve a scenario that rank 0 runs."""
-        if self._torchrun.rank < scenario.parallel.ranks:
+        if self._torchrun.rank < scenario.ranks:
             answer = self._serve(scenario)
             self._torchrun.store.set(f"answer/{self._torchrun.now}/{self._torchrun.rank}", pickle.dumps(answer))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -36,6 +37,7 @@ class StoreWorld(World):
         self._store, self._device = store, device
         self._port: int = store.underlying_store.port
         self._shared = self._groups = 0
+        self._members = size
         self._open()
 
     def share(self, value: T) -> list[T]:
@@ -54,6 +56,21 @@ class StoreWorld(World):
         own = {rank for rank in failed if not any(sign in errors[rank] for sign in PEER_LEFT)}
         return frozenset(own or failed)
 
+    @contextmanager
+    def of(self, ranks: int) -> Iterator[None]:
+        before = self._members
+        self._become(ranks)
+        try:
+            yield
+        finally:
+            self._become(before)
+
+    def _become(self, members: int) -> None:
+        if members != self._members:
+            self.leave()
+            self._members = members
+            self._open()
+
     def leave(self) -> None:
         """Give the group up; peers that wait in a collective of it get an error."""
         if dist.is_initialized():
@@ -65,11 +82,16 @@ class StoreWorld(World):
 
     def _open(self) -> None:
         self._groups += 1
+        if self.rank < self._members:
+            self._init()
+        self.share(None)  # or one that is ready early could leave while others still connect
+
+    def _init(self) -> None:
         self._sockets_before = open_sockets()
         dist.init_process_group(
             "gloo" if self._device.type == "cpu" else "nccl",
             store=PrefixStore(f"group{self._groups}", self._store),
             rank=self.rank,
-            world_size=self.size,
+            world_size=self._members,
             timeout=TIMEOUT,
         )

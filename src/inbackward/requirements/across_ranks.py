@@ -13,7 +13,7 @@ from functools import cache
 
 from inbackward.requirements.arms import default_arms
 from inbackward.requirements.catalogue import CATALOGUE, checkable
-from inbackward.scenario import ParallelConfig, Scenario, SkipBranch, fit
+from inbackward.scenario import ParallelConfig, Resume, Scenario, SkipBranch, fit
 from inbackward.scenario.configs import TWO_DIMENSIONAL
 
 AGAIN_UNDER = ("ddp", "fsdp2")
@@ -22,6 +22,7 @@ WITH: dict[str, tuple[str, ...]] = {
     "ranks-accumulation": ("accumulation",),
     "ranks-unused": ("unused",),
     "ranks-checkpointed-activations": ("checkpointed-activations",),
+    "dcp-reshard": ("resume", "resume-from-plain", "resume-into-plain", "dcp"),
 }
 
 # The names without the arm. ``*`` marks those that are run on every arm, the others are run on the first only.
@@ -110,6 +111,8 @@ def at_size(scenario: Scenario, ranks: int) -> Scenario:
     """``scenario`` over so many ranks, at least four and an even number where the mesh has two dimensions."""
     if scenario.strategy == "single":
         return scenario
+    if any(isinstance(event, Resume) and event.parallel for event in scenario.events):
+        return scenario  # it says itself how many it has before and after
     if scenario.strategy in TWO_DIMENSIONAL:
         ranks = max(4, ranks - ranks % 2)
     parallel = replace(scenario.parallel, ranks=ranks)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from inbackward.requirements.arms import Arm
-from inbackward.requirements.catalogue import planned, requirement
+from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.numbers import MODELS, ONE_LAYER, step_lr
-from inbackward.scenario import ModelConfig, ParallelConfig, Scenario, SkipBranch
+from inbackward.scenario import GroupConfig, ModelConfig, ParallelConfig, Resume, Scenario, SkipBranch
 from inbackward.scenario.configs import TWO_DIMENSIONAL
 
 Arms = tuple[Arm, ...]
@@ -138,4 +138,23 @@ def token_normalised_loss(arms: Arms) -> Iterator[Scenario]:
             yield arm.run(strategy, model=ONE_LAYER, parallel=over(strategy), token_normalised=True)
 
 
-planned("ranks", "dcp-reshard | | Save at 2 ranks; load at 1, 3, 4 and unsharded.")
+@requirement("dcp-reshard", "ranks", "Saved at 2 ranks, a checkpoint loads at 1, 3, 4 and unsharded, and goes on.")
+def dcp_reshard(arms: Arms) -> Iterator[Scenario]:
+    def resume(ranks: int, **fields: Any) -> Resume:
+        parallel = ParallelConfig(strategy="fsdp2", ranks=ranks) if ranks else ParallelConfig()
+        return Resume(**{"at": 2, "route": "dcp", "parallel": parallel, **fields})
+
+    for arm in arms:
+        events = {
+            "to-1": resume(1),
+            "to-3": resume(3),
+            "to-4": resume(4),
+            "unsharded": resume(0),
+            "async-to-3": resume(3, route="dcp-async"),
+            "from-plain-to-3": resume(3, saved_by="plain"),
+            "into-plain-at-3": resume(3, loaded_by="plain"),
+        }
+        for name, event in events.items():
+            yield arm.run(name, model=BIASES, parallel=over("fsdp2"), events=(event,))
+        two = GroupConfig(match=("@vector",), options={"lr": arm.lr / 3}), GroupConfig()
+        yield arm.run("two-groups-to-3", model=BIASES, groups=two, parallel=over("fsdp2"), events=(resume(3),))

@@ -21,10 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from inbackward.scenario.configs import DTYPES, GroupConfig, choose, require, require_selectors
+from inbackward.scenario.configs import DTYPES, GroupConfig, ParallelConfig, choose, require, require_selectors
 
 SIDES = ("candidate", "plain")
-ROUTES = ("memory", "file", "dcp", "process")
+ROUTES = ("memory", "file", "dcp", "process", "dcp-async")
 SCHEDULE_ROUTES = ("state-dict", "last-epoch")
 CALLS = ("step", "zero_grad")
 RECREATIONS = ("close", "del", "rebind", "held", "model-before", "model-after")
@@ -56,7 +56,8 @@ class Resume(Event):
     ``saved_by`` says who trains before iteration ``at``, ``loaded_by`` who goes on: the in-backward ``candidate`` or
     the ``plain`` optimizer in the usual loop. ``route`` is a deep copy in memory, a file written by ``torch.save`` and
     read by ``torch.load``, or ``torch.distributed.checkpoint`` and its ``state_dict`` API. ``schedule`` restores the
-    schedule by its state dict or by ``last_epoch=``.
+    schedule by its state dict or by ``last_epoch=``. With ``parallel`` the run goes on over other ranks, by that API
+    only; ``"dcp-async"`` trains on while it writes.
     """
 
     kind: ClassVar[str] = "resume"
@@ -64,9 +65,14 @@ class Resume(Event):
     loaded_by: str = "candidate"
     route: str = "memory"
     schedule: str = "state-dict"
+    parallel: ParallelConfig | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            self.route in ("dcp", "dcp-async") if self.parallel is not None else self.route != "dcp-async",
+            f"resume.route is {self.route!r}; 'dcp-async' goes with resume.parallel, which takes no other but 'dcp'",
+        )
         choose(self.saved_by, SIDES, "resume.saved_by")
         choose(self.loaded_by, SIDES, "resume.loaded_by")
         choose(self.route, ROUTES, "resume.route")

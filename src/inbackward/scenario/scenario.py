@@ -145,6 +145,11 @@ class Scenario:
                 require(0 <= event.group < groups, f"edit of group {event.group}, but there are {groups} groups")
             if isinstance(event, SkipBranch):
                 require(self.model.branch, "skip-branch event on a model without a branch; set model.branch")
+        over_others = [e for e in self.events if isinstance(e, Resume) and e.parallel is not None]
+        require(
+            not over_others or (len(over_others) == 1 and over_others[0].at >= 1 and self.schedule is None),
+            "resume.parallel goes with one such event, after the first iteration, and no schedule",
+        )
         resumed_by_epoch = any(isinstance(e, Resume) and e.schedule == "last-epoch" for e in self.events)
         require(
             not (resumed_by_epoch and self.schedule) or self.schedule.cls == "LambdaLR",
@@ -173,6 +178,12 @@ class Scenario:
     def strategy(self) -> str:
         """The name of the parallel strategy."""
         return self.parallel.strategy
+
+    @property
+    def ranks(self) -> int:
+        """How many processes the run needs, at most at once."""
+        spread = [self.parallel, *(e.parallel for e in self.events if isinstance(e, Resume) and e.parallel)]
+        return max(parallel.ranks for parallel in spread)
 
     @property
     def label(self) -> str:

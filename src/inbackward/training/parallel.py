@@ -92,6 +92,16 @@ def whole(x: Tensor) -> Tensor:
     return everything
 
 
+def split_like(x: Tensor, pattern: Tensor) -> Tensor:
+    """``x``, a tensor of the whole, laid out as ``pattern`` is."""
+    if not hasattr(pattern, "to_local"):
+        return x.clone()
+    from torch.distributed.tensor import distribute_tensor
+
+    spread: Any = cast(Any, pattern)
+    return distribute_tensor(x, spread.device_mesh, spread.placements, src_data_rank=None)
+
+
 def replica_of(x: Tensor) -> tuple[tuple[int, int], ...]:
     """What tells the parts of ``x`` apart: ranks with the same answer must hold the same numbers.
 

@@ -6,6 +6,8 @@ ranks must take the same one, or the collectives of one would pair with another'
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,6 +30,11 @@ class World:
         did, the process group is replaced.
         """
         return frozenset() if error is None else frozenset({0})
+
+    @contextmanager
+    def of(self, ranks: int) -> Iterator[None]:
+        """Within, only the first so many ranks have a process group; with 0, none has one."""
+        yield
 
     def any(self, flag: bool) -> bool:
         """Whether it is so on any rank."""
