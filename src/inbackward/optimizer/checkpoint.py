@@ -21,6 +21,11 @@ def check_fits(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     """
     if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
         return
+    if _one_a_parameter(state_dict.get("per_param", state_dict)):
+        raise ValueError(
+            "this holds one state dict a parameter, as torchtune saves them: "
+            "put them together as docs/migrating.md shows"
+        )
     if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
         raise ValueError(
             f"this is no optimizer state dict, as it lacks {missing[0]!r} and has {sorted(map(str, state_dict))[:5]}: "
@@ -46,6 +51,11 @@ def check_fits(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
                 raise ValueError(f"the checkpoint has state for parameter {key}, which is in none of its groups")
         elif type(optimizer).__module__.startswith("torch.optim."):
             _check_shapes(key, parameters[key], entries)
+
+
+def _one_a_parameter(found: Any) -> bool:
+    each = list(found.values()) if isinstance(found, dict) else []
+    return bool(each) and all(isinstance(one, dict) and {"state", "param_groups"} <= one.keys() for one in each)
 
 
 def _check_shapes(key: Any, p: Tensor, entries: dict[str, Any]) -> None:
