@@ -11,7 +11,7 @@ import pytest
 from inbackward.cli.arguments import parser
 from inbackward.cli.commands import replay, requirements, verify
 from inbackward.cli.inputs import selected, strategies
-from inbackward.pytest_support.settings import OPTION, _OPTIONS
+from inbackward.pytest_support.settings import _OPTIONS, OPTION
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "gpu.md").read_text(encoding="utf-8")
