@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 from torch import nn
@@ -40,44 +41,48 @@ def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scen
 
     from inbackward.scenario.strategies import simpler_than
 
-    tested = Suite(as_implementation(implementation), device=device)
-    first = tested.judge(scenario)
-    if not first.verdict.fails:
-        raise ValueError(f"there is nothing to shrink: {scenario.label} is {first.verdict}")
-    can_be_met = _met_by_plain(tested, scenario)
-    known: dict[str, bool] = {}
+    with ExitStack() as stack:
+        tested = stack.enter_context(closing(Suite(as_implementation(implementation), device=device)))
+        plain = stack.enter_context(closing(Suite(plain_optimizer(tested.implementation.optimizers), device=device)))
+        first = tested.judge(scenario)
+        if not first.verdict.fails:
+            raise ValueError(f"there is nothing to shrink: {scenario.label} is {first.verdict}")
+        can_be_met = _met_by_plain(plain, scenario)
+        known: dict[str, bool] = {}
 
-    def fails_likewise(simpler: Scenario) -> bool:
-        if simpler.digest not in known and len(known) < CANDIDATES:
-            known[simpler.digest] = _alike(tested.judge(simpler), first) and can_be_met(simpler)
-        return known.get(simpler.digest, False)
+        def fails_likewise(simpler: Scenario) -> bool:
+            if simpler.digest not in known and len(known) < CANDIDATES:
+                known[simpler.digest] = _alike(tested.judge(simpler), first) and can_be_met(simpler)
+            return known.get(simpler.digest, False)
 
-    at = first.divergence.iteration if first.divergence else scenario.iterations
-    shorter = simplified(scenario, ending_after(max(at, 0) + 1))
-    start = shorter if fails_likewise(shorter) else scenario
-    try:
-        found = find(
-            simpler_than(start),
-            fails_likewise,
-            settings=settings(
-                max_examples=EXAMPLES, database=None, deadline=None, suppress_health_check=list(HealthCheck)
-            ),
-            random=random.Random(scenario.digest),
-        )
-    except NoSuchExample:
-        found = start
+        at = first.divergence.iteration if first.divergence else scenario.iterations
+        shorter = simplified(scenario, ending_after(max(at, 0) + 1))
+        start = shorter if fails_likewise(shorter) else scenario
+        try:
+            found = find(
+                simpler_than(start),
+                fails_likewise,
+                settings=settings(
+                    max_examples=EXAMPLES, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+                ),
+                random=random.Random(scenario.digest),
+            )
+        except NoSuchExample:
+            found = start
     return scenario if found == scenario else found.with_(name=f"{scenario.name}-shrunk")
+
+
+def is_quick(scenario: Scenario) -> bool:
+    """Whether a report can wait until a failure in it is shrunk: not where each judgement takes seconds, or ranks."""
+    return scenario.strategy == "single" and scenario.requirement not in COSTLY
 
 
 def shrink_for_report(suite: Suite, scenario: Scenario) -> Scenario | None:
     """``shrink`` for a failure that is about to be reported.
 
     Returns:
-        ``None`` where there is nothing to show: its scenarios take seconds each (``COSTLY``) or ranks, or it fails no
-        longer, as it may where the implementation depends on what ran before.
+        ``None`` where it fails no longer, as it may where the implementation depends on what ran before.
     """
-    if scenario.requirement in COSTLY or scenario.strategy != "single":
-        return None
     try:
         return shrink(suite.implementation, scenario, suite.device.type)
     except ValueError:
@@ -94,9 +99,8 @@ def _kind(outcome: Outcome) -> tuple[str, ...]:
     return outcome.verdict.value, what, outcome.message.partition(":")[0] if what == "exception" else ""
 
 
-def _met_by_plain(tested: Suite, scenario: Scenario) -> Callable[[Scenario], bool]:
+def _met_by_plain(plain: Suite, scenario: Scenario) -> Callable[[Scenario], bool]:
     """Whether a plain optimizer holds in a scenario; where it does not even in the first one, none is asked."""
-    plain = Suite(plain_optimizer(tested.implementation.optimizers), device=tested.device.type)
 
     def met(simpler: Scenario) -> bool:
         return plain.judge(simpler.with_(expect=())).verdict.holds  # it may keep gradients

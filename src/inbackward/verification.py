@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -47,7 +47,8 @@ def verify(implementation: Any, scenario: Scenario, device: str = "cpu") -> Outc
         >>> verify(OptimizerInBackward, Scenario()).verdict.value
         'equivalent'
     """
-    return Suite(as_implementation(implementation), device=device).judge(scenario)
+    with closing(Suite(as_implementation(implementation), device=device)) as suite:
+        return suite.judge(scenario)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,13 +24,14 @@ from inbackward.scenario import (
     ModelConfig,
     Observe,
     OptimizerConfig,
+    ParallelConfig,
     Resume,
     ScheduleConfig,
     Snapshot,
     Unfreeze,
 )
 from inbackward.scenario.simplifying import simplifications, simplified
-from inbackward.shrinking import plain_optimizer, shrink, shrink_for_report
+from inbackward.shrinking import is_quick, plain_optimizer, shrink, shrink_for_report
 from inbackward.training import as_implementation
 from inbackward.verification import Suite
 
@@ -135,10 +136,10 @@ def test_the_number_of_judgements_is_limited(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_report_asks_for_no_shrinking_that_takes_minutes_or_finds_nothing() -> None:
-    faulty, right = (Suite(as_implementation(target)) for target in (ThawsFresh, OptimizerInBackward))
-    assert shrink_for_report(faulty, THAWED) is not None
-    assert shrink_for_report(faulty, THAWED.with_(requirement="no-leak")) is None
-    assert shrink_for_report(right, THAWED) is None
+    assert is_quick(THAWED)
+    assert not is_quick(THAWED.with_(requirement="no-leak"))
+    assert not is_quick(Scenario(parallel=ParallelConfig(strategy="ddp", ranks=2)))
+    assert shrink_for_report(Suite(as_implementation(OptimizerInBackward)), THAWED) is None
 
 
 def test_a_run_that_nobody_could_pass_is_no_simplification() -> None:

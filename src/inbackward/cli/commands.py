@@ -170,14 +170,15 @@ def _judge(suite: Suite, items: list[Item], again: list[str], screen: Screen, fa
 def _with_one_shrunk(rows: list[Row], suite: Suite, again: list[str], screen: Screen) -> list[Row]:
     """The rows, the first that failed with a simpler scenario that fails likewise: one is read, and takes seconds."""
     from inbackward.scenario import Scenario
+    from inbackward.shrinking import is_quick
     from inbackward.workers import shrink_apart, workers_for
 
-    first = next((index for index, row in enumerate(rows) if row.failed and row.scenario), None)
-    if first is None:
-        return rows
-    screen.running(len(rows), len(rows), f"shrinking {rows[first].entry['id']}")
-    shrunk = shrink_apart(suite, Scenario.from_json(rows[first].scenario), workers_for(suite))
-    if shrunk is not None:
-        short, command = _told(shrunk, again)
-        rows[first] = replace(rows[first], shrunk=short, replay_shrunk=command)
+    for index, row in enumerate(rows):
+        if row.failed and row.scenario and is_quick(scenario := Scenario.from_json(row.scenario)):
+            screen.running(len(rows), len(rows), f"shrinking {row.entry['id']}")
+            shrunk = shrink_apart(suite, scenario, workers_for(suite))
+            if shrunk is not None:
+                short, command = _told(shrunk, again)
+                rows[index] = replace(row, shrunk=short, replay_shrunk=command)
+            break
     return rows

@@ -19,7 +19,7 @@ from inbackward.pytest_support.source import Wrong, way_in
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario import Scenario
 from inbackward.scenario.plain_data import terse
-from inbackward.shrinking import shrink_for_report
+from inbackward.shrinking import is_quick, shrink_for_report
 from inbackward.verification import Result, Suite
 
 FOLDER = ".inbackward"
@@ -45,7 +45,7 @@ def _row(item: pytest.Function, run: Run, suite: Suite, label: str) -> report.Ro
     row = report.row(result)
     if row.scenario:
         row = _with_replay(row, item, run)
-    if row.failed and row.scenario and run.settings.replay is None and _is_first(item):
+    if row.failed and row.scenario and run.settings.replay is None:
         row = _with_shrunk(row, item, run, suite)
     return row
 
@@ -74,8 +74,9 @@ def _command(file: Path, item: pytest.Function, run: Run) -> str:
 
 
 def _with_shrunk(row: report.Row, item: pytest.Function, run: Run, suite: Suite) -> report.Row:
-    """The row with a simpler scenario that fails likewise, and the command that runs it where that could be saved."""
-    shrunk = shrink_for_report(suite, Scenario.from_json(row.scenario))
+    """The row, the run's first with a simpler scenario that fails likewise, and its command where it could be saved."""
+    scenario = Scenario.from_json(row.scenario)
+    shrunk = shrink_for_report(suite, scenario) if is_quick(scenario) and _is_first(item) else None
     if shrunk is None:
         return row
     file = report.save_scenario(item.config.rootpath / FOLDER, shrunk.label, shrunk.to_json())
