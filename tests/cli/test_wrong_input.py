@@ -17,7 +17,6 @@ CASES = {
     "verify --only qqqq": "--only names no requirement 'qqqq'; see 'inbackward requirements'",
     "verify --only plain,": "--only names no requirement ''; see 'inbackward requirements'",
     "verify --only hsdp": "--only names 'hsdp', which --strategy single does not run; ask for one of its own",
-    "verify --only dcp-reshard": "--only names 'dcp-reshard', which has no scenarios in this version; leave it out",
     "verify --only plain@ddp": "--only names 'plain@ddp'; give the id alone, and strategies by --strategy",
     "verify --only plain --skip plain": "--only and --skip leave no requirement to check; skip fewer",
     "verify --strategy fdsp2": "--strategy names no strategy 'fdsp2'; did you mean 'fsdp2'?",

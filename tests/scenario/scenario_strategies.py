@@ -107,7 +107,12 @@ def scenarios(draw):
     iterations = draw(st.integers(1, 6))
     at = st.integers(0, iterations - 1)
     edited = names.filter(lambda n: n != "params")
-    rules_of = {Edit: {"name": edited}, Resume: {"schedule": st.just("state-dict")}}  # last-epoch is LambdaLR's only
+    resumed = {
+        "schedule": st.just("state-dict"),  # last-epoch is LambdaLR's only
+        "route": st.sampled_from(["memory", "file", "dcp", "process"]),
+        "parallel": st.none(),  # which other routes go with
+    }
+    rules_of = {Edit: {"name": edited}, Resume: resumed}
     events = st.one_of(of_class(cls, at=at, **rules_of.get(cls, {})) for cls in EVENTS.values())
     scaled = draw(st.booleans())
     rules = {
