@@ -49,5 +49,5 @@ implementation = Implementation(
     scheduler=schedulers,
     state_dict=state_dict,
     load_state_dict=load_state_dict,
-    unsupported=UNSUPPORTED,
+    unsupported={**UNSUPPORTED, "ddp": "a hook sees the gradients of its own rank, before DDP has averaged them"},
 )

@@ -19,7 +19,7 @@ from inbackward.attribution import judge_for_requirement
 from inbackward.judging import Divergence, Outcome, Verdict, control, judge, merge, worst
 from inbackward.ranks import Pool, RanksFailed, Torchrun, TorchrunPool
 from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
-from inbackward.requirements.across_ranks import Item, again, at_size
+from inbackward.requirements.across_ranks import WITH, Item, again, at_size
 from inbackward.requirements.arms import is_default, make_arm
 from inbackward.requirements.optimizer_table import TABLE
 from inbackward.scenario import ModelConfig, ParallelConfig, Scenario, without
@@ -243,16 +243,22 @@ class Suite:
         """Judge every scenario of the requirement ``id`` under the strategies, on one process if none is given.
 
         Raises:
-            ValueError: the id is unknown, or has no scenarios in this version.
+            ValueError: the id is unknown.
         """
         require_known([id], "the selection")
         requirement = CATALOGUE[id]
-        if requirement.build is None:
-            raise ValueError(f"requirement {id!r} has no scenarios in this version of inbackward")
         started = time.perf_counter()
         item = Item(id, strategies or ("single",))
-        declared = self._said(self.implementation.unsupported, item)
-        left_out = [s for s in item.strategies if not declared and f"{id}@{s}" in self.implementation.unsupported]
+        unsupported = self.implementation.unsupported
+        left_out = [s for s in item.strategies if f"{id}@{s}" in unsupported or (s != id and s in unsupported)]
+        declared = self._said(unsupported, item)
+        if declared:
+            left_out = []
+        elif left_out == list(item.strategies):
+            declared = unsupported[left_out[0]]
+        for needed in WITH.get(id, ()) if not declared else ():
+            if needed in unsupported:
+                left_out, declared = list(item.strategies), unsupported[needed]
         outcomes: list[Outcome] = []
         for strategy in item.strategies:
             for scenario in self.scenarios(requirement, strategy) if strategy not in left_out else ():

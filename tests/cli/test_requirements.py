@@ -18,15 +18,14 @@ def test_every_requirement_by_family(command):
         lines = block.splitlines()[1:]
         assert len(lines) == len(entries)
         for line, entry in zip(lines, entries):
-            assert line.startswith(f"{' ' if entry.build else '-'} {entry.id} ")
+            assert line.startswith(f"  {entry.id} ")
             assert line.endswith(entry.sentence)
-            flags = line.removesuffix(entry.sentence).split()[1 + (entry.build is None) :]
+            flags = line.removesuffix(entry.sentence).split()[1:]
             assert flags == ["R"] * entry.may_refuse + ["ranks"] * entry.on_ranks
 
 
-def test_the_count_says_how_many_are_checked(command):
-    checked = sum(e.build is not None for e in CATALOGUE.values())
-    assert command("requirements").out.startswith(f"67 requirements, {checked} of them checked in this version")
+def test_the_count(command):
+    assert command("requirements").out.startswith("67 requirements\n")
 
 
 @pytest.mark.parametrize("id", CATALOGUE)
@@ -36,9 +35,8 @@ def test_one_requirement(command, id):
     assert ran.status == 0
     assert ran.out.startswith(page(id))
     said = ran.out.removeprefix(page(id))
-    assert f"\nfamily {entry.family}, " in said
+    assert f"\nfamily {entry.family}\n" in said
     assert ("R: refusing" in said, "ranks:" in said) == (entry.may_refuse, entry.on_ranks)
-    assert ("no scenarios in this version" in said) == (entry.build is None)
 
 
 @pytest.mark.parametrize("arguments", [["requirements"], ["--help"], ["verify", "--help"], ["verify", "--only", "x"]])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from inbackward.requirements import checkable
+from inbackward.requirements import items
 
-SUITE = [f"test_optimizer_in_backward[{id}]" for id in checkable()]
+SUITE = [f"test_optimizer_in_backward[{item.label}]" for item in items(None)]
 OTHERS = ["test_one", "test_two"]
 ASK = ("--optimizer-in-backward", "mine:right")
 INI = "[pytest]\noptimizer_in_backward = mine:right\n"

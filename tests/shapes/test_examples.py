@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import closing
 from functools import cache
 from importlib import import_module
 
 import pytest
 
-from inbackward.requirements import checkable
+from inbackward.requirements import CATALOGUE, items
 from inbackward.targets import load
 from inbackward.training import Implementation
 from inbackward.verification import Suite
 
 EXAMPLES = ("examples.tutorial_hooks", "examples.apply_optimizer_in_backward")
 SLOW = {"compiled-model", "resume-fresh-process"}  # ten seconds each: for the first example only
-CASES = [(module, id) for module in EXAMPLES for id in checkable() if module == EXAMPLES[0] or id not in SLOW]
+SINGLE = [item.id for item in items(("single",))]
+CASES = [(module, id) for module in EXAMPLES for id in SINGLE if module == EXAMPLES[0] or id not in SLOW]
 
 # torch.distributed.optim compiles with torch.jit.script as it is imported, which newer Pythons warn of.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -36,6 +38,23 @@ def test_holds_or_is_declared(module: str, id: str) -> None:
         assert not result.holds_after_all, "the declaration is stale"
     else:  # a second backward through one graph meets parameters that have moved, which autograd refuses
         assert result.verdict.value == ("refused" if id == "two-backwards" else "equivalent"), result.message
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_holds_or_is_declared_across_ranks(module: str) -> None:
+    """What cannot run on this machine says why, and is no pass."""
+    examined = suite(module)
+    with closing(examined):
+        for item in items(("ddp", "fsdp2", "tensor-parallel")):
+            if CATALOGUE[item.id].family != "ranks":
+                continue
+            result = examined.run(item.id, *item.strategies)
+            by_torch = "torch.Stream" in result.message  # what takes DDP with a GPU only
+            expected = {"unsupported"} if result.declared else {"not-run"} if by_torch else {"equivalent"}
+            if item.id == "token-normalised-loss":
+                expected.add("equivalent-within-noise")
+            assert result.verdict.value in expected, f"{item.id}: {result.message}"
+            assert not result.holds_after_all, f"{item.id}: the declaration is stale"
 
 
 @pytest.mark.parametrize("module", EXAMPLES)

@@ -127,20 +127,19 @@ def requirements(arguments: argparse.Namespace) -> int:
         require_id(arguments.id, "the command line")
         entry = CATALOGUE[arguments.id]
         print(page(entry.id))
-        print(f"family {entry.family}, {'checked' if entry.build else 'no scenarios'} in this version of inbackward")
+        print(f"family {entry.family}")
         if entry.may_refuse:
             print("R: refusing, before any number changes, is as good as equality")
         if entry.on_ranks:
             print("ranks: run again under strategies")
         return OK
-    checked = sum(entry.build is not None for entry in CATALOGUE.values())
-    print(f"{len(CATALOGUE)} requirements, {checked} of them checked in this version; the others are marked -")
+    print(f"{len(CATALOGUE)} requirements")
     print("R: may be refused; ranks: run again under strategies")
     for family in FAMILIES:
         print(f"\n{family}")
         for entry in (e for e in CATALOGUE.values() if e.family == family):
             flags = " ".join(["R"] * entry.may_refuse + ["ranks"] * entry.on_ranks)
-            print(f"{' ' if entry.build else '-'} {entry.id:<31}{flags:<9}{entry.sentence}")
+            print(f"  {entry.id:<31}{flags:<9}{entry.sentence}")
     return OK
 
 

@@ -3,7 +3,7 @@
 from inbackward.requirements import checkpoint, loop, memory, numbers, parameters, ranks  # noqa: F401  (fill it)
 from inbackward.requirements.across_ranks import Item, items
 from inbackward.requirements.arms import Arm, arms_of, default_arms
-from inbackward.requirements.catalogue import CATALOGUE, FAMILIES, Requirement, checkable, require_known
+from inbackward.requirements.catalogue import CATALOGUE, FAMILIES, Requirement, require_known
 from inbackward.requirements.documentation import page
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "Item",
     "Requirement",
     "arms_of",
-    "checkable",
     "default_arms",
     "items",
     "page",

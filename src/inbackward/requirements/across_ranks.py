@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from inbackward.requirements.arms import default_arms
-from inbackward.requirements.catalogue import CATALOGUE, checkable
+from inbackward.requirements.catalogue import CATALOGUE
 from inbackward.scenario import ParallelConfig, Resume, Scenario, SkipBranch, fit
 from inbackward.scenario.configs import TWO_DIMENSIONAL
 
@@ -90,8 +90,7 @@ def items(strategies: Sequence[str] | None) -> list[Item]:
     ``AGAIN_UNDER``. ``None``: everything but these repetitions.
     """
     found = []
-    for id in checkable():
-        entry = CATALOGUE[id]
+    for id, entry in CATALOGUE.items():
         if entry.family == "ranks":
             own = tuple(s for s in _own_strategies(id) if strategies is None or s in strategies)
             found += [Item(id, own)] if own else []

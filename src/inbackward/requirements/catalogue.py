@@ -22,19 +22,19 @@ class Requirement:
         sentence: what must hold, in one sentence.
         may_refuse: an exception before any number changes is as good as equivalence.
         on_ranks: run again under strategies.
-        build: the fixed scenarios for the arms at hand; ``None`` where this version has none yet.
+        build: the fixed scenarios for the arms at hand.
     """
 
     id: str
     family: str
     sentence: str
+    build: Callable[[tuple[Arm, ...]], Iterable[Scenario]]
     may_refuse: bool = False
     on_ranks: bool = False
-    build: Callable[[tuple[Arm, ...]], Iterable[Scenario]] | None = None
 
     def scenarios(self, arms: tuple[Arm, ...]) -> Iterator[Scenario]:
         """The fixed scenarios, each carrying this requirement's id and whether it may be refused."""
-        for scenario in self.build(arms) if self.build else ():
+        for scenario in self.build(arms):
             yield scenario.with_(requirement=self.id, may_refuse=self.may_refuse)
 
 
@@ -57,29 +57,10 @@ def requirement(
     return enter
 
 
-def planned(family: str, rows: str) -> None:
-    """Enter rows that have no scenarios in this version: their ids may be named, they are never counted as checked.
-
-    One a line: ``id | flags | sentence``, where flags are ``R`` (may refuse) and ``ranks``.
-    """
-    for row in rows.strip().splitlines():
-        id, flags, sentence = (cell.strip() for cell in row.split("|"))
-        _add(
-            Requirement(
-                id=id, family=family, sentence=sentence, may_refuse="R" in flags.split(), on_ranks="ranks" in flags
-            )
-        )
-
-
 def _add(entry: Requirement) -> None:
     assert entry.id not in CATALOGUE, entry.id
     assert entry.family in FAMILIES, entry.family
     CATALOGUE[entry.id] = entry
-
-
-def checkable() -> list[str]:
-    """The ids that have scenarios in this version, in the order of the catalogue."""
-    return [id for id, entry in CATALOGUE.items() if entry.build is not None]
 
 
 def require_known(ids: Iterable[str], where: str) -> None:
