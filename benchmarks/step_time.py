@@ -8,7 +8,8 @@ process; medians, and the median over rounds of the ratio to the plain optimizer
 most models, and once with all matrices alike, where the bound on what may wait makes a bucket of nearly each.
 
 Beside the class stand what people use today, where it is installed (`pip install torch-optimi torchtune==0.6.1`):
-torchtune's hook functions, its class re-created, and optimi's gradient release over optimi's own AdamW.
+torchtune's hook functions, its class re-created, and optimi's gradient release, whose ratio is to optimi's own AdamW.
+The ratio of clipping by two passes is to the plain optimizer with `clip_grad_norm_`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from itertools import zip_longest
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
 
 from inbackward import OptimizerInBackward
 
@@ -79,6 +81,29 @@ def ours(model: Transformer, bucket_bytes: int | None = None, **kernel: bool) ->
     return usual_loop(model, optimizer)
 
 
+def plain_clipped(model: Transformer, **kernel: bool) -> Iteration:
+    optimizer = torch.optim.AdamW(model.parameters(), **kernel)
+
+    def iterate() -> None:
+        model.loss().backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return iterate
+
+
+def two_passes(model: Transformer, **kernel: bool) -> Iteration:
+    optimizer = OptimizerInBackward(model.parameters(), torch.optim.AdamW, **kernel)
+
+    def iterate() -> None:
+        optimizer.backward(model.loss(), max_norm=1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return iterate
+
+
 def torchtune_functions(model: Transformer, **kernel: bool) -> Iteration:
     from torchtune.training import create_optim_in_bwd_wrapper, register_optim_in_bwd_hooks
 
@@ -123,11 +148,14 @@ WAYS: dict[str, Callable[..., Iteration]] = {
     "plain": plain,
     "OptimizerInBackward": ours,
     "  one at a time": partial(ours, bucket_bytes=0),
+    "plain, clipped": plain_clipped,
+    "clipped by two passes": two_passes,
     "torchtune's functions": torchtune_functions,
     "torchtune's class": torchtune_class,
     "optimi, plain": optimi_plain,
     "optimi, gradient release": optimi_release,
 }
+BASES = {"clipped by two passes": "plain, clipped", "optimi, gradient release": "optimi, plain"}
 
 
 def available(kernel: dict[str, bool], shape: tuple[int, int, int]) -> dict[str, Iteration]:
@@ -166,7 +194,7 @@ def main() -> None:
             print(f"{kernel}, {model}" + (f" (aim: {limit:.2f})" if limit else ""))
             seconds = measure(available(KERNELS[kernel], shape), options.rounds)
             for name, times in seconds.items():
-                base = seconds["optimi, plain" if name.startswith("optimi") else "plain"]
+                base = seconds[BASES.get(name, "plain")]
                 ratio = statistics.median(b / a for a, b in zip(base, times))
                 print(f"  {name:26} {1e3 * statistics.median(times):8.2f} ms   {ratio:5.2f}")
 

@@ -175,3 +175,19 @@ def test_hooks_that_read_a_waiting_gradient_see_it() -> None:
     model.embedding.weight.register_hook(lambda grad: seen.append(model.scale.grad is not None))
     iterate(model, optimizer, 0)
     assert seen == [True]
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.1])
+def test_a_gradient_that_somebody_removes_while_it_waits_is_not_used(max_norm: float | None) -> None:
+    model = build()
+    optimizer = OptimizerInBackward(model.parameters(), torch.optim.SGD, bucket_bytes=10**9, lr=0.1)
+    before = model.scale.detach().clone()
+
+    def remove(grad: Tensor) -> None:
+        assert model.scale.grad is not None
+        model.scale.grad = None
+
+    model.embedding.weight.register_hook(remove)
+    optimizer.backward(loss_of(model, 0), max_norm=max_norm)
+    optimizer.step()
+    assert same(before, model.scale.detach())

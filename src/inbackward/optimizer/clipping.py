@@ -84,12 +84,17 @@ class Clipping:
 
     @torch.no_grad()
     def scale(self, parameters: Sequence[Tensor], total: Tensor) -> None:
-        """Scale the gradients as `clip_grad_norm_` would, once it knows the total norm."""
+        """Scale the gradients, which all exist, as `clip_grad_norm_` would, once it knows the total norm."""
         assert self.max_norm is not None
         coefficient = torch.clamp(self.max_norm / (total + 1e-6), max=1.0)
-        for p in parameters:
-            if p.grad is not None:
-                p.grad.mul_(coefficient.to(p.grad.device))
+        for group in _alike(parameters):
+            gradients = [p.grad for p in group if p.grad is not None]
+            factor = coefficient.to(gradients[0].device)
+            if _has_foreach_support(gradients, gradients[0].device):
+                torch._foreach_mul_(gradients, factor)
+            else:
+                for gradient in gradients:
+                    gradient.mul_(factor)
 
 
 def _alike(parameters: Sequence[Tensor]) -> list[list[Tensor]]:

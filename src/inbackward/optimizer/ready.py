@@ -40,15 +40,17 @@ class Ready:
         bucket.parameters[id(p)] = p
         bucket.bytes += p.nbytes
         if bucket.bytes >= self._limit:
-            del self._buckets[stream]
-            self._use(list(bucket.parameters.values()))
+            self._use_up(self._buckets.pop(stream))
 
     def flush(self) -> None:
         """Use all that waits."""
         while self._buckets:
-            _, bucket = self._buckets.popitem()
-            if alive := [p for p in bucket.parameters.values() if p.grad is not None]:
-                self._use(alive)
+            self._use_up(self._buckets.popitem()[1])
+
+    def _use_up(self, bucket: _Bucket) -> None:
+        """But for gradients that somebody has removed while they waited."""
+        if alive := [p for p in bucket.parameters.values() if p.grad is not None]:
+            self._use(alive)
 
 
 class _Bucket:

@@ -20,6 +20,7 @@ class Scaling:
     def __init__(self, scaler: GradScaler) -> None:
         self._scaler = scaler
         self._found: dict[torch.device, Tensor] = {}
+        self._inverse: dict[torch.device, Tensor] = {}
 
     @torch.no_grad()
     def unscale(self, parameters: Sequence[Tensor]) -> None:
@@ -28,6 +29,7 @@ class Scaling:
         Raises:
             ValueError: one is in fp16, where dividing would lose what scaling has saved; as the scaler itself does.
         """
+        alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         for p in parameters:
             gradient = p.grad
             if gradient is None:
@@ -35,12 +37,13 @@ class Scaling:
             if gradient.dtype == torch.float16:
                 raise ValueError("Attempting to unscale FP16 gradients: keep the parameters in fp32, under autocast")
             values = gradient._values() if gradient.is_sparse else gradient
-            found = self._found.setdefault(values.device, torch.zeros((), device=values.device))
-            torch._amp_foreach_non_finite_check_and_unscale_([values], found, self._inverse(values.device))
-
-    def _inverse(self, device: torch.device) -> Tensor:
-        scale: Tensor = self._scaler.scale(torch.ones((), device=device))
-        return scale.double().reciprocal().float()
+            alike.setdefault((values.device, values.dtype), []).append(values)
+        for (device, _), gradients in alike.items():
+            if device not in self._found:
+                self._found[device] = torch.zeros((), device=device)
+                scale: Tensor = self._scaler.scale(torch.ones((), device=device))
+                self._inverse[device] = scale.double().reciprocal().float()
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self._found[device], self._inverse[device])
 
     def unscale_all(self, optimizer: OptimizerWrapper) -> None:
         """Unscale gradients that all exist."""
