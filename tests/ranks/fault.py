@@ -16,8 +16,8 @@ class RankFault:
 
     Attributes:
         scenario: the name of the scenario that catches it.
-        rank: where it is first so.
-        also: all ranks where it is so, where there are several.
+        ranks: those on which it is first so.
+        passes: another scenario of the requirement, in which the same implementation is right.
     """
 
     target: Implementation
@@ -26,8 +26,8 @@ class RankFault:
     scenario: str
     iteration: int
     quantity: str
-    rank: int = 0
-    also: tuple[int, ...] = ()
+    ranks: tuple[int, ...]
+    passes: str = ""
 
     @property
     def label(self) -> str:

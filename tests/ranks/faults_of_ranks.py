@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from tests.ranks.by_hooks import Optimizers, backward, build, implementation
+from tests.ranks import by_hooks
+from tests.ranks.by_hooks import Optimizers, backward, build
 from tests.ranks.fault import RankFault
 from torch import Tensor, nn
 
-from inbackward import Implementation
-from inbackward.training import Moment
+from inbackward import Implementation, OptimizerInBackward
+from inbackward.training import Moment, as_implementation
 
 BOTH = (0, 1)
 ALL = (0, 1, 2, 3)
 
 
-def changed(name: str, change: Callable[[Optimizers, Tensor], None], before: bool = False) -> Implementation:
-    """``by_hooks`` with a change after each step, or to each gradient ``before`` it."""
+Change = Callable[[Optimizers, Tensor], None]
+
+
+def changed(name: str, before: Change, after: Change = lambda optimizers, p: None) -> Implementation:
+    """``by_hooks`` with a change before and after the step of each parameter."""
 
     def build_changed(model: nn.Module, groups: Any, cls: Any, kwargs: dict[str, Any]) -> Optimizers:
         optimizers = build(model, groups, cls, kwargs)
         for optimizer in optimizers.values():
             (p,) = optimizer.param_groups[0]["params"]
-            register = optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook
-            register(lambda *_, p=p: change(optimizers, p))
+            optimizer.register_step_pre_hook(lambda *_, p=p: before(optimizers, p))
+            optimizer.register_step_post_hook(lambda *_, p=p: after(optimizers, p))
         return optimizers
 
     return Implementation(build=build_changed, backward=backward, scheduler=lambda handle, make: None, name=name)
@@ -41,20 +46,12 @@ def sum_instead_of_mean(optimizers: Optimizers, p: Tensor) -> None:
     p.grad.mul_(dist.get_world_size())
 
 
-def one_element_on_the_last_rank(optimizers: Optimizers, p: Tensor) -> None:
-    if dist.get_rank() == dist.get_world_size() - 1 and p is next(iter(optimizers)):
-        part(p).view(-1)[0] += 1e-3
-
-
-def state_in(dtype: torch.dtype, keep: bool) -> Callable[[Optimizers, Tensor], None]:
-    """State is stored in another dtype, and kept in it or only rounded by it."""
+def kept_in(dtype: torch.dtype) -> Callable[[Optimizers, Tensor], None]:
+    """Between updates, state is kept in another dtype."""
 
     def store(optimizers: Optimizers, p: Tensor) -> None:
         state = optimizers[p].state[p]
-        for name, value in state.items():
-            if isinstance(value, Tensor) and value.dim():
-                stored = value.to(dtype)
-                state[name] = stored if keep else stored.to(value.dtype)
+        state.update({k: v.to(dtype) for k, v in state.items() if isinstance(v, Tensor) and v.dim()})
 
     return store
 
@@ -82,9 +79,9 @@ class Local:
         for p in (p for group in groups for p in group["params"]):
             mine = nn.Parameter(part(p))
             self.optimizers[names[p]] = cls([mine], **kwargs)
-            p.register_post_accumulate_grad_hook(lambda p, mine=mine, name=names[p]: self.step(p, mine, name))
+            p.register_post_accumulate_grad_hook(lambda p, mine=mine, name=names[p]: self.update(p, mine, name))
 
-    def step(self, p: Any, mine: Tensor, name: str) -> None:
+    def update(self, p: Any, mine: Tensor, name: str) -> None:
         gradient = part(p.grad)
         fits = gradient.shape == mine.shape
         mine.grad = gradient if fits else part(p.grad.redistribute(placements=p.placements))
@@ -163,10 +160,32 @@ def of(cls: Any, name: str) -> Implementation:
     )
 
 
-SUMMED = changed("summed", sum_instead_of_mean, before=True)
-LAST = changed("last rank diverges", one_element_on_the_last_rank)
-IN_BFLOAT16 = changed("state through bfloat16", state_in(torch.bfloat16, keep=False))
-IN_FLOAT64 = changed("state in float64", state_in(torch.float64, keep=True))
+def diverges_on_the_last_rank(handle: Any, loss: Tensor, moment: Moment) -> None:
+    """One element of one norm."""
+    loss.backward()
+    if dist.get_rank() == dist.get_world_size() - 1:
+        part(next(p for p in handle.param_groups[0]["params"] if p.dim() == 1))[0] += 1e-3
+
+
+class ForgetsOnRankOne(OptimizerInBackward):
+    """Loads a checkpoint, and on rank 1 no state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        if dist.get_rank() == 1:
+            self.state.clear()
+
+
+def scheduled_but_on_rank_one(handle: Any, make: Callable[[Any], Any]) -> Any:
+    return make(handle if dist.get_rank() != 1 else torch.optim.SGD([torch.zeros(1)], lr=1.0))
+
+
+CANONICAL = as_implementation(OptimizerInBackward)
+SUMMED = changed("summed", sum_instead_of_mean)
+KEPT_IN_BFLOAT16 = changed("state kept in bfloat16", kept_in(torch.float32), kept_in(torch.bfloat16))
+LAST = replace(CANONICAL, backward=diverges_on_the_last_rank, name="last rank diverges")
+FORGETS = as_implementation(ForgetsOnRankOne)
+SCHEDULED = replace(CANONICAL, scheduler=scheduled_but_on_rank_one, name="rank 1 not scheduled")
 BEFORE_SHARDING = Implementation(
     build=build_on_the_old,
     wrap=register_then_shard,
@@ -180,22 +199,42 @@ AT_END = of(AtEndOfBackward, "at the end of every backward")
 OWN_COUNT = of(OwnCount, "own count")
 
 FAULTS = [
-    RankFault(implementation, "ddp", "ddp", "llama-sgd", 0, "parameter", 0, BOTH),
-    RankFault(LAST, "ddp", "ddp", "llama-adamw", 0, "parameter", 1),
-    RankFault(BEFORE_SHARDING, "fsdp2", "fsdp2", "llama-adamw", 0, "parameter", 0, BOTH),
-    RankFault(SUMMED, "fsdp2", "fsdp2", "llama-adamw", 0, "state", 0, BOTH),
-    RankFault(LAST, "fsdp2", "fsdp2", "llama-adamw", 0, "parameter", 1),
-    RankFault(SUMMED, "hsdp", "hsdp", "biases-sgd", 0, "parameter", 0, ALL),
-    RankFault(LAST, "hsdp", "hsdp", "biases-sgd", 0, "parameter", 3),
-    RankFault(LOCAL, "tensor-parallel", "tensor-parallel", "sequence-sgd", 0, "parameter", 0, BOTH),
-    RankFault(LAST, "fsdp2-tensor-parallel", "fsdp2-tensor-parallel", "sequence-adamw", 0, "parameter", 3),
-    RankFault(IN_FLOAT64, "cpu-offload", "cpu-offload", "biases-adamw", 0, "state", 0, BOTH),
-    RankFault(IN_BFLOAT16, "fsdp2-mixed-precision", "fsdp2", "reduced-in-bfloat16-adamw", 0, "state", 0, BOTH),
-    RankFault(AT_FORWARD, "fsdp2-resharding", "fsdp2", "off-adamw", 0, "parameter", 0, BOTH),
-    RankFault(implementation, "rank-agreement", "ddp", "ddp-adamw", 0, "replica", 0, BOTH),
-    RankFault(LAST, "rank-agreement", "hsdp", "hsdp-adamw", 0, "replica", 1),
-    RankFault(LAST, "rank-agreement", "tensor-parallel", "tensor-parallel-adamw", 0, "replica", 1),
-    RankFault(implementation, "ranks-accumulation", "fsdp2", "fsdp2-reduced-every-time-sgd", 0, "early", 0, BOTH),
-    RankFault(AT_END, "ranks-checkpointed-activations", "fsdp2", "fsdp2-reentrant-adamw", 0, "parameter", 0, BOTH),
-    RankFault(OWN_COUNT, "token-normalised-loss", "fsdp2", "fsdp2-sgd", 0, "parameter", 0, BOTH),
+    RankFault(by_hooks.implementation, "ddp", "ddp", "llama-sgd", 0, "parameter", BOTH),
+    RankFault(LAST, "ddp", "ddp", "llama-adamw", 0, "parameter", (1,)),
+    RankFault(BEFORE_SHARDING, "fsdp2", "fsdp2", "llama-adamw", 0, "parameter", BOTH),
+    RankFault(LAST, "fsdp2", "fsdp2", "llama-sgd", 0, "parameter", (1,)),
+    RankFault(SUMMED, "hsdp", "hsdp", "biases-sgd", 0, "parameter", ALL),
+    RankFault(LOCAL, "tensor-parallel", "tensor-parallel", "sequence-adamw", 0, "parameter", BOTH, "llama-adamw"),
+    RankFault(LAST, "fsdp2-tensor-parallel", "fsdp2-tensor-parallel", "sequence-adamw", 0, "parameter", (3,)),
+    RankFault(KEPT_IN_BFLOAT16, "cpu-offload", "cpu-offload", "biases-adamw", 0, "state", BOTH),
+    RankFault(KEPT_IN_BFLOAT16, "fsdp2-mixed-precision", "fsdp2", "reduced-in-bfloat16-sgd", 0, "state", BOTH),
+    RankFault(AT_FORWARD, "fsdp2-resharding", "fsdp2", "off-adamw", 0, "parameter", BOTH, "on-adamw"),
+    RankFault(by_hooks.implementation, "rank-agreement", "ddp", "ddp-adamw", 0, "replica", BOTH),
+    RankFault(LAST, "rank-agreement", "hsdp", "hsdp-adamw", 0, "replica", (1, 3)),
+    RankFault(LAST, "rank-agreement", "tensor-parallel", "tensor-parallel-sgd", 0, "replica", BOTH),
+    RankFault(
+        by_hooks.implementation,
+        "ranks-accumulation",
+        "fsdp2",
+        "fsdp2-reduced-every-time-sgd",
+        0,
+        "early",
+        BOTH,
+        passes="fsdp2-reduced-last-sgd",
+    ),
+    RankFault(
+        AT_END,
+        "ranks-checkpointed-activations",
+        "fsdp2",
+        "fsdp2-reentrant-adamw",
+        0,
+        "parameter",
+        BOTH,
+        passes="fsdp2-non-reentrant-adamw",
+    ),
+    RankFault(OWN_COUNT, "token-normalised-loss", "fsdp2", "fsdp2-sgd", 0, "parameter", BOTH),
+    RankFault(FORGETS, "resume", "ddp", "at-3-file-adamw", 3, "parameter", (1,)),
+    RankFault(FORGETS, "resume", "fsdp2", "at-3-file-sgd", 3, "parameter", (1,)),
+    RankFault(SCHEDULED, "lr-schedule", "ddp", "warm-up-from-0-adamw", 0, "parameter", (1,)),
+    RankFault(SCHEDULED, "lr-schedule", "fsdp2", "warm-up-from-0-sgd", 0, "parameter", (1,)),
 ]
