@@ -19,6 +19,7 @@ class ByBucket:
 
     def __init__(self, model: Any, groups: Any, cls: Any, kwargs: dict[str, Any]) -> None:
         self.optimizers = {p: cls([p], **kwargs) for group in groups for p in group["params"]}
+        self.stepped: set[Tensor] = set()
         self.size = dist.get_world_size()
         model.register_comm_hook(self, reduce)
 
@@ -38,6 +39,7 @@ class ByBucket:
             for p, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 p.grad = self.gradient(gradient, p in unused)
                 self.optimizers[p].step()
+                self.stepped.add(p)
             return bucket.buffer()
 
         return reduced.then(update)
@@ -48,8 +50,8 @@ class ByBucket:
 
     def backward(self, loss: Tensor, moment: Moment) -> None:
         loss.backward()
-        for p in self.optimizers if moment.last else ():
-            p.grad = None
+        while self.stepped:  # nothing under no_sync()
+            self.stepped.pop().grad = None
 
 
 def reduce(state, bucket):
