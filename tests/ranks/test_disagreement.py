@@ -96,7 +96,7 @@ def raising(when: str, error: type[Exception]) -> Implementation:
         if now("before"):
             fail()
         if now("inside"):
-            next(p for group in handle.param_groups for p in group["params"]).register_hook(fail)
+            next(p for group in handle.param_groups for p in group["params"]).register_post_accumulate_grad_hook(fail)
         loss.backward()
         if now("after"):
             fail()
