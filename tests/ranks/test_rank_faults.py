@@ -14,6 +14,7 @@ from inbackward.verification import Suite
 
 FAULTS = [*faults_of_ranks.FAULTS, *faults_by_bucket.FAULTS]
 ARMS = ("adamw", "sgd")
+APART = {"dcp-reshard"}  # a checkpoint across numbers of ranks has tests of its own
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.label)
@@ -43,7 +44,8 @@ def test_the_canonical_class_passes_where_a_fault_is_caught(suite_of, id: str, s
 
 
 def test_every_requirement_across_ranks_has_a_fault() -> None:
-    assert {fault.id for fault in FAULTS} >= {id for id in checkable() if CATALOGUE[id].family == "ranks"}
+    across = {id for id in checkable() if CATALOGUE[id].family == "ranks"}
+    assert {fault.id for fault in FAULTS} >= across - APART
 
 
 @pytest.mark.parametrize("arm", ARMS)

@@ -61,7 +61,9 @@ class ReferenceDriver(Driver):
         parameters = {name: parameter for parameter, name in self.setting.names.items()}
         intervention.before_forward(parameters, iteration)
         factor = self._loss_factor
-        reported = self.micro_batches(iteration, lambda loss, last: self.backward(loss * factor if factor != 1 else loss, iteration))
+        reported = self.micro_batches(
+            iteration, lambda loss, last: self.backward(loss * factor if factor != 1 else loss, iteration)
+        )
         scale = (self.setting.per_token if self.setting.scenario.token_normalised else 1.0) / factor
         for parameter in parameters.values() if scale != 1 else ():
             if parameter.grad is not None:
