@@ -84,11 +84,12 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
         existing=comparison.existing,
         unobserved=comparison.unobserved,
     )
+    mine = apart.get(world.rank)
     if apart and "ranks-agree" in scenario.expect:
-        return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=apart, message=str(apart))
-    flaw = unmet(scenario, candidate, reference) or _leak(implementation, scenario, device) or apart
+        return _flawed(outcome, mine) if mine else outcome
+    flaw = unmet(scenario, candidate, reference) or _leak(implementation, scenario, device) or mine
     if not world.any(bool(comparison.mismatches)):
-        return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw)) if flaw else outcome
+        return _flawed(outcome, flaw) if flaw else outcome
     if not world.any(bool(flaw)):
         for name, flavour in _other_flavours(scenario, implementation):
             other = run(flavour=flavour)
@@ -96,6 +97,10 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
                 return replace(outcome, flavour=name)
     floor = Floor(reference, _disturbed(run, world))
     return _judge_noise(outcome, implementation, device, comparison, floor, flaw, run, world)
+
+
+def _flawed(outcome: Outcome, flaw: Divergence) -> Outcome:
+    return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw))
 
 
 def _leak(implementation: Implementation, scenario: Scenario, device: torch.device) -> Divergence | None:
@@ -130,7 +135,7 @@ def _judge_noise(
             noise_ratio=max(ratios.values()),
         )
     if flaw:
-        return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, divergence=flaw, message=str(flaw))
+        return _flawed(outcome, flaw)
     outcome = replace(outcome, noise_ratio=max(ratios.values(), default=0.0))
     within = Verdict.WITHIN_NOISE if ratios else Verdict.EQUIVALENT
     if wrong:  # another rank says what

@@ -30,8 +30,9 @@ class Rounding(Intervention):
     """A seeded disturbance of at most one unit in the last place.
 
     Every tensor has a draw of its own, so that replicas on other ranks, whose shards of other tensors may have other
-    sizes, are moved alike and stay replicas. Where the loop scales its gradients after the backward, the loss has
-    another factor before it: every rounding of the backward then falls otherwise.
+    sizes, are moved alike and stay replicas. Where gradients are scaled after the backward, or added up over ranks, the
+    loss has another factor before it: every rounding of the backward and of the sum then falls otherwise. (A unit of
+    the sum would not do: the ranks' gradients may cancel each other, and leave a sum of few digits.)
     """
 
     def __init__(self, seed: int) -> None:

@@ -13,10 +13,13 @@ from inbackward.training import Trace, World
 Part = tuple[str, tuple[tuple[int, int], ...]]  # a tensor's name, and which part of it
 
 
-def disagreement(world: World, trace: Trace) -> Divergence | None:
-    """Where replicas first differ from each other, whatever the reference says; the same answer on every rank."""
+def disagreement(world: World, trace: Trace) -> dict[int, Divergence]:
+    """Where replicas first differ from each other, whatever the reference says, by each rank that holds one of them.
+
+    The same answer on every rank; empty where they agree.
+    """
     if world.size == 1:
-        return None
+        return {}
     everywhere = world.share([_digests(trace, iteration) for iteration in range(len(trace.records))])
     for iteration in range(min(map(len, everywhere))):
         holders: dict[Part, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -25,11 +28,11 @@ def disagreement(world: World, trace: Trace) -> Divergence | None:
                 holders[part][digest].append(rank)
         for (name, _), found in holders.items():
             if len(found) > 1:
-                ranks = " and ".join(", ".join(map(str, ranks)) for ranks in found.values())
-                detail = f"ranks {ranks} hold different numbers of the same part"
-                rank = min(ranks[0] for ranks in found.values())
-                return Divergence(iteration=iteration, quantity="replica", name=name, rank=rank, detail=detail)
-    return None
+                sides = " and ".join(", ".join(map(str, ranks)) for ranks in found.values())
+                detail = f"ranks {sides} hold different numbers of the same part"
+                apart = Divergence(iteration=iteration, quantity="replica", name=name, detail=detail)
+                return {rank: apart for ranks in found.values() for rank in ranks}
+    return {}
 
 
 def _digests(trace: Trace, iteration: int) -> dict[Part, int]:

@@ -38,8 +38,7 @@ class Reduction:
     def __init__(self, owner: Any, final: Callable[[Any, list[Tensor]], None], module: DistributedDataParallel) -> None:
         self._owner, self._final = weakref.ref(owner), final
         self._module = weakref.ref(module)
-        self._group: dist.ProcessGroup = module.process_group
-        self._world = dist.get_world_size(self._group)
+        self._world = dist.get_world_size(module.process_group)
         # Where a parameter may be unused, a bucket holds zeros for it, and only all ranks together know.
         self._sparse_use = module.find_unused_parameters or module.static_graph
         self.settled = self._sparse_use  # then it keeps its buckets
@@ -57,13 +56,18 @@ class Reduction:
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average the bucket over the ranks as DDP does, multiplying first, then hand over its gradients."""
+        module = self._module()
+        assert module is not None  # it holds what calls this
+        # Not kept: what waits for the sum may be let go in a thread of the group's own, and a group that is destroyed
+        # there would wait for itself, and abort the process.
+        group: dist.ProcessGroup = module.process_group
         parameters = bucket.parameters()
         mean = bucket.buffer().mul_(1.0 / self._world)  # dividing after the sum rounds otherwise at 3 ranks
-        parts = [dist.all_reduce(mean, group=self._group, async_op=True).get_future()]
+        parts = [dist.all_reduce(mean, group=group, async_op=True).get_future()]
         used = torch.ones(len(parameters), device=mean.device)
         if self._sparse_use:
             used = torch.tensor([float(p.grad is not None) for p in parameters], device=mean.device)
-            parts.append(dist.all_reduce(used, group=self._group, async_op=True).get_future())
+            parts.append(dist.all_reduce(used, group=group, async_op=True).get_future())
 
         def hand_over(_: Any) -> Tensor:
             taking_part = [

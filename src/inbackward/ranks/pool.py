@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from inbackward.ranks.serving import Answer, Serve
 from inbackward.ranks.workers import DEADLINE, Workers
+from inbackward.ranks.world import at_fault
 from inbackward.scenario import Scenario
 from inbackward.training import NotRun
 
@@ -85,8 +86,9 @@ def conclude(answers: Mapping[int, Answer]) -> list[Any]:
         words = "; ".join(f"rank {rank} died: {how}" for rank, (how, _) in died.items())
         raise RanksFailed(words, "\n".join(said for _, said in died.values()))
     if raised := by_kind.get("raised"):
-        rank, text = next(iter(raised.items()))
-        raise RanksFailed(f"{_named(raised)} raised {text.splitlines()[-1]}", text)
+        guilty = at_fault({rank: text.splitlines()[-1] for rank, text in raised.items()})
+        rank, said = next(iter(guilty.items()))
+        raise RanksFailed(f"{_named(guilty)} raised {said}", raised[rank])
     if late := by_kind.get("late"):
         limit = next(iter(late.values()))[0]
         stacks = "\n".join(f"rank {rank}:\n{stack}" for rank, (_, stack) in late.items())

@@ -187,6 +187,7 @@ def _work(serve: Serve[Any], device: torch.device, pipe: Any, rank: int, store: 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and so does its death, by whatever signal
     if said >= 0:
         faulthandler.register(signal.SIGUSR1, file=said, all_threads=True)
+        faulthandler.enable(file=said)  # pytest's would write of a crash to the terminal
         sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)  # what Python writes goes on to where it did
         os.dup2(said, 2)
     if device.type == "cuda":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -23,6 +23,12 @@ TIMEOUT = timedelta(seconds=15)
 
 # How gloo, and the store, say that a peer has left: the error of a rank that did nothing wrong itself.
 PEER_LEFT = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "aborted", "Connection was likely")
+
+
+def at_fault(errors: Mapping[int, str]) -> dict[int, str]:
+    """Of the errors by rank those that are not about a peer that left; all of them, if there are no others."""
+    own = {rank: text for rank, text in errors.items() if not any(sign in text for sign in PEER_LEFT)}
+    return own or dict(errors)
 
 
 class StoreWorld(World):
@@ -49,12 +55,11 @@ class StoreWorld(World):
         if error is not None:
             self.leave()
         errors = self.share("" if error is None else f"{type(error).__name__}: {error}")
-        failed = {rank for rank, text in enumerate(errors) if text}
+        failed = {rank: text for rank, text in enumerate(errors) if text}
         if failed:
             self.leave()
             self._open()
-        own = {rank for rank in failed if not any(sign in errors[rank] for sign in PEER_LEFT)}
-        return frozenset(own or failed)
+        return frozenset(at_fault(failed))
 
     @contextmanager
     def of(self, ranks: int) -> Iterator[None]:

@@ -13,7 +13,7 @@ from functools import cache
 
 from inbackward.requirements.arms import default_arms
 from inbackward.requirements.catalogue import CATALOGUE
-from inbackward.scenario import ParallelConfig, Resume, Scenario, SkipBranch, fit
+from inbackward.scenario import ParallelConfig, Resume, Scenario, SkipBranch, fit, fit_sequence
 from inbackward.scenario.configs import TWO_DIMENSIONAL
 
 AGAIN_UNDER = ("ddp", "fsdp2")
@@ -115,4 +115,5 @@ def at_size(scenario: Scenario, ranks: int) -> Scenario:
     if scenario.strategy in TWO_DIMENSIONAL:
         ranks = max(4, ranks - ranks % 2)
     parallel = replace(scenario.parallel, ranks=ranks)
-    return scenario.with_(parallel=parallel, model=fit(scenario.model, parallel))
+    data = fit_sequence(scenario.data, parallel)
+    return scenario.with_(parallel=parallel, model=fit(scenario.model, parallel), data=data)

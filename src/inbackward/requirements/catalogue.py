@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from inbackward.requirements.arms import Arm
 from inbackward.scenario import Scenario
+from inbackward.scenario.configs import STRATEGIES
 
 FAMILIES = ("numbers", "parameters", "loop", "memory", "checkpoint", "ranks")
 
@@ -64,14 +65,19 @@ def _add(entry: Requirement) -> None:
 
 
 def require_known(ids: Iterable[str], where: str) -> None:
-    """Refuse an id that is not in the catalogue.
+    """Refuse an id that is not in the catalogue, and after an ``@`` what is no strategy.
 
     Raises:
-        ValueError: with the nearest id that is.
+        ValueError: with the nearest one that is.
     """
     for id in ids:
-        bare = id.partition("@")[0]
+        bare, at, strategy = id.partition("@")
         if bare not in CATALOGUE:
-            near = difflib.get_close_matches(bare, CATALOGUE, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}?" if near else "see 'inbackward requirements'"
-            raise ValueError(f"{where} names no requirement {bare!r}; {hint}")
+            raise ValueError(f"{where} names no requirement {bare!r}; {_nearest(bare, CATALOGUE)}")
+        if at and strategy not in STRATEGIES:
+            raise ValueError(f"{where} names no strategy {strategy!r} in {id!r}; {_nearest(strategy, STRATEGIES)}")
+
+
+def _nearest(word: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.4)
+    return f"did you mean {near[0]!r}?" if near else "see 'inbackward requirements'"

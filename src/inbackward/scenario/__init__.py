@@ -12,6 +12,7 @@ from inbackward.scenario.configs import (
     ScheduleConfig,
     class_path,
     fit,
+    fit_sequence,
 )
 from inbackward.scenario.events import (
     EVENTS,
@@ -76,5 +77,6 @@ __all__ = [
     "alone",
     "class_path",
     "fit",
+    "fit_sequence",
     "without",
 ]

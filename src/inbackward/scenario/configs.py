@@ -266,6 +266,10 @@ class ParallelConfig:
         )
 
 
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
 def fit(model: ModelConfig, parallel: ParallelConfig) -> ModelConfig:
     """``model`` with heads, widths and vocabulary that its tensor-parallel group can share, and nothing tied.
 
@@ -274,18 +278,19 @@ def fit(model: ModelConfig, parallel: ParallelConfig) -> ModelConfig:
     if not parallel.strategy.endswith("tensor-parallel"):
         return model
     ranks = 2 if parallel.strategy in TWO_DIMENSIONAL else parallel.ranks
-
-    def up(size: int, multiple: int) -> int:
-        return -(-size // multiple) * multiple
-
-    heads, kv_heads = up(model.heads, ranks), up(model.kv_heads, ranks)
-    heads = up(heads, kv_heads)
+    heads, kv_heads = _up(model.heads, ranks), _up(model.kv_heads, ranks)
+    heads = _up(heads, kv_heads)
     return replace(
         model,
         heads=heads,
         kv_heads=kv_heads,
-        dim=up(model.dim, 2 * heads),
-        hidden=up(model.hidden, ranks),
-        vocabulary=up(model.vocabulary, ranks),
+        dim=_up(model.dim, 2 * heads),
+        hidden=_up(model.hidden, ranks),
+        vocabulary=_up(model.vocabulary, ranks),
         tied=False,
     )
+
+
+def fit_sequence(data: DataConfig, parallel: ParallelConfig) -> DataConfig:
+    """``data`` in windows that a sequence-parallel group can share: of uneven parts gloo aborts the process."""
+    return replace(data, length=_up(data.length, parallel.ranks)) if parallel.sequence else data

@@ -18,7 +18,7 @@ class Intervention:
     """
 
     loss_factor = 1.0
-    """On the loss, and taken back out of the gradients, where the loop scales them after the backward."""
+    """On the loss, and taken back out of the gradients, where they are scaled or added up after the backward."""
 
     def before_forward(self, parameters: Parameters, iteration: int) -> None:
         """Before the forward; what it does to parameters is for the forward and backward only."""

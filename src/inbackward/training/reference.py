@@ -60,11 +60,14 @@ class ReferenceDriver(Driver):
         optimizer, intervention = self.handle, self.intervention
         parameters = {name: parameter for parameter, name in self.setting.names.items()}
         intervention.before_forward(parameters, iteration)
-        reported = self.micro_batches(iteration, lambda loss, last: self.backward(self._with_factor(loss), iteration))
-        if self.setting.scenario.token_normalised:
-            for parameter in parameters.values():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self.setting.per_token / intervention.loss_factor)
+        factor = self._loss_factor
+        reported = self.micro_batches(
+            iteration, lambda loss, last: self.backward(loss * factor if factor != 1 else loss, iteration)
+        )
+        scale = (self.setting.per_token if self.setting.scenario.token_normalised else 1.0) / factor
+        for parameter in parameters.values() if scale != 1 else ():
+            if parameter.grad is not None:
+                parameter.grad.mul_(scale)
         intervention.after_backward(parameters, iteration)
         self.clip()
         intervention.before_step(parameters, optimizer)
@@ -77,9 +80,12 @@ class ReferenceDriver(Driver):
         optimizer.zero_grad(**self.zero_grad_kwargs())
         return reported
 
-    def _with_factor(self, loss: Tensor) -> Tensor:
-        """Where gradients are scaled after the backward, any factor on the loss is as legal as another."""
-        return loss * self.intervention.loss_factor if self.setting.scenario.token_normalised else loss
+    @property
+    def _loss_factor(self) -> float:
+        """Where gradients are scaled or added up after the backward, any factor on the loss is as legal as another."""
+        scenario = self.setting.scenario
+        after = scenario.token_normalised or scenario.parallel.ranks > 1
+        return self.intervention.loss_factor if after else 1.0
 
     def iterate_by_closure(self, iteration: int) -> Tensor:
         reported: list[Tensor] = []
