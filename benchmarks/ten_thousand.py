@@ -24,7 +24,7 @@ from torch import Tensor
 from inbackward import Implementation, OptimizerInBackward, Scenario
 from inbackward.judging import judge
 from inbackward.optimizer.partial_step import PartialStep
-from inbackward.requirements import checkable, default_arms
+from inbackward.requirements import default_arms, items
 from inbackward.scenario import EVENTS, without
 from inbackward.scenario.generator import generate
 from inbackward.training import as_implementation
@@ -114,7 +114,7 @@ FAULTS = {cls.__name__: cls for cls in (SkipsZeroGradients, ThawsFresh, ReadsMom
 
 def turns() -> list[str]:
     """The ids in the order in which the draw goes round them; an odd number of turns, so that the arms alternate."""
-    ids = [id for id in checkable() if id not in COSTLY]
+    ids = [id for id in [item.id for item in items(("single",))] if id not in COSTLY]
     rounds = [id for n in range(max(OFTEN.values())) for id in ids if n < OFTEN.get(id, 1)]
     return rounds if len(rounds) % 2 else [*rounds, "plain"]
 

@@ -132,7 +132,7 @@ def statuses(err: str) -> set[str]:
 def test_a_right_one_beside_tests_of_the_projects_own(project: Path) -> None:
     (project / "test_own.py").write_text(OWN, encoding="utf-8")
     target = ("--optimizer-in-backward", "mine:Right", "--optimizer-in-backward-json", "report.json")
-    chosen = "test_sum or only or [fsdp2] or [rng] or [hsdp]"
+    chosen = "test_sum or test_on_rank or [fsdp2] or [rng] or [hsdp]"
     status, out, err = ended(torchrun(project, *target, "test_own.py", "-k", chosen))
     assert status == 0, out + err
     assert out.count("requirements: 67 exist") == 1, "rank 0 alone prints"
