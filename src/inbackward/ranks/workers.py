@@ -176,7 +176,14 @@ class Workers:
             with suppress(ProcessLookupError):
                 os.kill(self._workers[rank].process.pid, signal.SIGUSR1)
         time.sleep(0.3)
-        return {rank: self._workers[rank].words() for rank in ranks}
+        return {rank: innermost_last(self._workers[rank].words()) for rank in ranks}
+
+
+def innermost_last(said: str) -> str:
+    """The stack of the thread that was asked, out of what ``faulthandler`` wrote, in the order of a traceback."""
+    _, found, stack = said.rpartition("Current thread")
+    frames = [line for line in stack.partition("\n\n")[0].splitlines() if line.startswith("  File ")]
+    return "\n".join(reversed(frames)) if found else said
 
 
 def _work(serve: Serve[Any], device: torch.device, pipe: Any, rank: int, store: Address | None, said: int) -> None:
