@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -150,6 +150,19 @@ class Result:
         return self.worst.message
 
 
+class Control(NamedTuple):
+    """What a control arm is run for."""
+
+    dtype: str
+    device: str
+    parallel: ParallelConfig
+
+
+HELD: set[Control] = set()
+"""Control arms across ranks that have held in this session: they say nothing of any implementation, and the workers
+that are forked later know of them."""
+
+
 class Suite:
     """One implementation on one device, and the requirements it can be held to.
 
@@ -194,7 +207,7 @@ class Suite:
         self.profile = profile
         self.world_size = torchrun.size if torchrun else world_size
         self.model = ModelConfig(factory=model) if model else None
-        self._control: dict[tuple[str, ParallelConfig], str] = {}
+        self._control: dict[Control, str] = {}
         self._ranks: Pool[Outcome] | TorchrunPool[Outcome] = (
             TorchrunPool(torchrun, self._judge_here, self.device) if torchrun else Pool(self._judge_here, self.device)
         )
@@ -289,7 +302,10 @@ class Suite:
             return self._judge_here(scenario, ALONE)
         started = time.perf_counter()
         try:
-            return merge(self._ranks.run(scenario))
+            outcome = merge(self._ranks.run(scenario))
+            if outcome.verdict is not Verdict.NOT_RUN:
+                HELD.add(self._control_of(scenario))
+            return outcome
         except RanksFailed as error:
             place = Divergence(iteration=0, quantity="ranks", name="", detail=str(error))
             return Outcome(
@@ -313,11 +329,14 @@ class Suite:
             return judge(self.implementation, scenario, self.device, world)
 
     def _untrusted(self, scenario: Scenario, world: World) -> str:
+        key = self._control_of(scenario)
+        if world.any(key not in self._control and key not in HELD):  # workers need not be of one age
+            self._control[key] = control(key.dtype, self.device, key.parallel, world)
+        return self._control.get(key, "")
+
+    def _control_of(self, scenario: Scenario) -> Control:
         parallel = ParallelConfig(strategy=scenario.strategy, ranks=scenario.parallel.ranks)
-        key = scenario.dtype, parallel
-        if key not in self._control:
-            self._control[key] = control(scenario.dtype, self.device, parallel, world)
-        return self._control[key]
+        return Control(scenario.dtype, self.device.type, parallel)
 
     def follow(self, scenario: Scenario) -> None:
         """Serve a scenario that rank 0 of a torchrun judges."""
