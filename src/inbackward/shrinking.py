@@ -11,7 +11,7 @@ from torch import nn
 
 from inbackward.judging import Outcome
 from inbackward.scenario import Scenario
-from inbackward.scenario.simplifying import ending_after, simplified
+from inbackward.scenario.simplifying import ending_after, simplifications, simplified
 from inbackward.training import Implementation, as_implementation
 from inbackward.training.implementation import ParameterGroups
 from inbackward.verification import COSTLY, Suite
@@ -23,7 +23,8 @@ CANDIDATES = 60  # different ones that are judged: a limit in seconds would give
 def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scenario:
     """A scenario with as little as possible of what ``scenario`` has, in which ``implementation`` fails likewise.
 
-    Hypothesis takes pieces out and puts them back until none of those that are left can go (``simpler_than``). A
+    One piece after the other is left out, where the failure stays without it; of those that are left, Hypothesis takes
+    several at once and puts them back (``simpler_than``). A
     simpler scenario counts only where a plain optimizer is equivalent to itself: taking out pieces may leave a run that
     nobody could pass. The same arguments give the same scenario; after ``CANDIDATES`` the best so far is it.
 
@@ -57,7 +58,7 @@ def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scen
 
         at = first.divergence.iteration if first.divergence else scenario.iterations
         shorter = simplified(scenario, ending_after(max(at, 0) + 1))
-        start = shorter if fails_likewise(shorter) else scenario
+        start = one_by_one(shorter if fails_likewise(shorter) else scenario, fails_likewise)
         try:
             found = find(
                 simpler_than(start),
@@ -75,6 +76,18 @@ def shrink(implementation: Any, scenario: Scenario, device: str = "cpu") -> Scen
 def is_quick(scenario: Scenario) -> bool:
     """Whether a report can wait until a failure in it is shrunk: not where each judgement takes seconds, or ranks."""
     return scenario.strategy == "single" and scenario.requirement not in COSTLY
+
+
+def one_by_one(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+    """``scenario`` without any piece that can be left out alone."""
+    before = None
+    while before != scenario:
+        before = scenario
+        for step in simplifications(scenario):
+            simpler = simplified(scenario, step)
+            if simpler != scenario and fails(simpler):
+                scenario = simpler
+    return scenario
 
 
 def shrink_for_report(suite: Suite, scenario: Scenario) -> Scenario | None:

@@ -104,7 +104,7 @@ def test_names(project, ini, arguments, source):
     lines = [line for line in result.outlines if line.startswith("inbackward:")]
     assert lines[0] == f"inbackward: {source}"
     assert lines[1].startswith("inbackward: torch ")
-    assert lines[1].endswith(", device cpu, strategies single, ranks 1, seed 0, profile quick")
+    assert lines[1].endswith(", device cpu, strategies all, ranks 2, seed 0, profile quick")
     assert source.partition(" (")[0] in result.outlines
 
 
