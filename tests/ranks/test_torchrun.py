@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -103,8 +104,12 @@ def project(tmp_path: Path) -> Path:
 
 def torchrun(project: Path, *arguments: str, launch: tuple[str, ...] = ("--standalone",), **environment: str):
     """Start it: two ranks on this node."""
-    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), str(project)])
     command = [sys.executable, "-m", "torch.distributed.run", *launch, "--nproc-per-node", "2", "-m", "pytest"]
+    return start(project, command, *arguments, **environment)
+
+
+def start(project: Path, command: list[str], *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), str(project)])
     return subprocess.Popen(
         [*command, "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments],
         cwd=project,
@@ -160,6 +165,23 @@ def test_a_fault_on_one_rank(project: Path, which: str, says: str, verdict: str)
     assert re.search(r"^1 failed, 2 passed", out, re.M), out  # what comes after is unharmed
     assert out.count("requirements: 67 exist") == 1
     assert statuses(err) == {"1"}, err
+
+
+def test_the_report_is_that_of_a_pool(project: Path) -> None:
+    (project / "conftest.py").write_text(FIXTURE, encoding="utf-8")
+    chosen = ("--pyargs", "inbackward.suite", "-k", "[fsdp2] or [ranks-unused] or [plain]")
+    here = (*chosen, "--optimizer-in-backward-json")
+    status, out, err = ended(torchrun(project, *here, "torchrun.json", WHICH="Diverges"))
+    assert status == 1, out + err
+    pytest_alone = start(project, [sys.executable, "-m", "pytest"], *here, "pool.json", WHICH="Diverges")
+    assert ended(pytest_alone)[0] == 1
+    reports = [json.loads((project / name).read_text(encoding="utf-8")) for name in ("torchrun.json", "pool.json")]
+    for report in reports:
+        report.pop("environment")
+        for entry in report["requirements"]:
+            entry.pop("seconds")
+    assert reports[0] == reports[1]
+    assert {entry["verdict"] for entry in reports[0]["requirements"]} == {"equivalent", "not-equivalent"}
 
 
 def test_two_nodes_and_a_plugin_module(project: Path) -> None:

@@ -56,6 +56,8 @@ def again(id: str, scenarios: Iterable[Scenario], strategy: str) -> Iterator[Sce
             continue
         done.add(name)
         skips = strategy == "ddp" and any(isinstance(e, SkipBranch) for e in scenario.events)
+        if any(isinstance(e, Resume) and e.route == "file" for e in scenario.events):
+            scenario = scenario.with_(expect=(*scenario.expect, "weights-only"))  # of shards, too
         yield scenario.with_(parallel=ParallelConfig(strategy=strategy, ranks=2, find_unused=skips))
 
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from inbackward.scenario import Resume
 from inbackward.training.driver import Driver
-from inbackward.training.parallel import shared_folder
+from inbackward.training.parallel import local, shared_folder
 from inbackward.training.setting import NotRun
 from inbackward.training.trace import SavedState
 
@@ -122,6 +122,11 @@ def _refused(state_dict: Any) -> str:
     return ""
 
 
+def _memory(x: Tensor) -> int:
+    """Where the numbers lie, on this rank."""
+    return local(x).untyped_storage().data_ptr()
+
+
 def first_line(error: BaseException) -> str:
     """The exception in one line, without the colours that torch puts into some."""
     return re.sub(r"\x1b\[[0-9;]*m", "", f"{type(error).__name__}: {error}").splitlines()[0]
@@ -129,13 +134,13 @@ def first_line(error: BaseException) -> str:
 
 def _foreign(value: Any, where: str, parameters: set[nn.Parameter]) -> Iterator[str]:
     """Where a module, a parameter, or a tensor over a parameter's storage hides in ``value``."""
-    storages = {p.untyped_storage().data_ptr() for p in parameters if p.numel()}
+    storages = {_memory(p) for p in parameters if p.numel()}
     if isinstance(value, nn.Module):
         yield f"{where} is a module ({type(value).__name__})"
     elif isinstance(value, nn.Parameter):
         yield f"{where} is a parameter"
     elif isinstance(value, Tensor):
-        if value.numel() and value.untyped_storage().data_ptr() in storages:
+        if value.numel() and _memory(value) in storages:
             yield f"{where} shares a parameter's storage"
     elif isinstance(value, dict):
         for key, item in value.items():
