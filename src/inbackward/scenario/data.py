@@ -34,17 +34,22 @@ def standard_library_text() -> Tensor:
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def batch(config: DataConfig, seed: int, iteration: int, micro_batch: int = 0, rank: int = 0) -> tuple[Tensor, Tensor]:
+def batch(
+    config: DataConfig, seed: int, iteration: int, micro_batch: int = 0, rank: int = 0, *, text: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Tokens and their successors, both int64 ``(batch, length)``, the same for the same arguments everywhere.
 
     A text token is one byte. The synthetic source draws bytes with a skew, as text has, from the seed alone.
+
+    Args:
+        text: uint8 ``(bytes,)``, more than ``length + 1``, in the place of the standard library's.
     """
     draw = torch.Generator().manual_seed(((seed * 1009 + iteration) * 64 + micro_batch) * 8192 + rank)
     shape = (config.batch, config.length + 1)
     if config.source == "synthetic":
         window = (torch.rand(shape, generator=draw).square() * 256).long()
     else:
-        text = standard_library_text()
+        text = standard_library_text() if text is None else text
         starts = torch.randint(0, len(text) - shape[1], (config.batch, 1), generator=draw)
         window = text[starts + torch.arange(shape[1])].long()
     return window[:, :-1], window[:, 1:]
