@@ -116,7 +116,7 @@ class OptimizerInBackward(OptimizerWrapper):
         self._lock = threading.RLock()  # autograd has one thread a device
         self._backwards: dict[int, Ready] = {}  # those that run now
         self._updated: dict[int, Tensor] = {}  # since the last step(), by id
-        self._interrupted = self._keeps = self._one_pass = False
+        self._interrupted = self._keeps = self._kept = self._one_pass = False
         self._use: Use | None = None
         self._claimed: list[Tensor] = []
         self._reductions: list[Reduction] = []  # of DDP modules
@@ -178,7 +178,7 @@ class OptimizerInBackward(OptimizerWrapper):
         And for a backward that must not train these parameters, as a generator's that flows through a discriminator;
         call `zero_grad()` after it, as for a plain optimizer. (To freeze them meanwhile saves their gradients.)
         """
-        before, self._keeps = self._keeps, True
+        before, self._keeps, self._kept = self._keeps, True, True
         try:
             yield
         finally:
@@ -383,10 +383,11 @@ class OptimizerInBackward(OptimizerWrapper):
         self._end_backwards()
         if self._interrupted:
             self._begin_anew()
+        self._kept = False
         self._inner.zero_grad(set_to_none)
 
     def _begin_anew(self) -> None:
-        self._interrupted = False
+        self._interrupted = self._kept = False
         self._updated.clear()
         self._settle()
 

@@ -44,6 +44,8 @@ class Passes:
         parameters = optimizer._parameters()
         if optimizer._one_pass or any(p.grad is not None for p in parameters) or len(set(parameters)) < len(parameters):
             return self._keep(loss, arguments)
+        if optimizer._kept:  # fully_shard without gradient sync keeps what is not reduced yet where nobody sees it
+            return self._keep(loss, arguments)
         if not all(reduction.settled for reduction in optimizer._reductions):
             return self._keep(loss, arguments)  # in the first iteration only
         graph = nodes(loss)
