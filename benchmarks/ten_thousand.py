@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from examples import tutorial_hooks
 from torch import Tensor
 
+from examples import tutorial_hooks
 from inbackward import Implementation, OptimizerInBackward, Scenario
 from inbackward.judging import judge
 from inbackward.optimizer.partial_step import PartialStep

@@ -5,8 +5,9 @@
     torchrun --nproc-per-node 2 examples/finetune_distributed.py --out run --resume run/step-100 --optimizer plain
 
 The numbers of both optimizers are the same, bit for bit: compare their `losses.csv`. A checkpoint of one resumes with
-the other, and under the other kind of parallelism. With one micro-batch a step, `in-backward` never holds all gradients;
-with more, it must keep them until the total norm is known, as the usual loop does.
+the other, and under the other kind of parallelism. With one micro-batch a step, `in-backward` never holds all gradients
+(under DDP, beside those of its buckets, and after the first step); with more, it must keep them until the total norm is
+known, as the usual loop does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from finetuning import MODEL, OPTIMIZERS, Losses, Parser, fail, loss_of, warm_up_then_cosine
+from finetuning import MODEL, OPTIMIZERS, Losses, Parser, check_unfinished, fail, loss_of, warm_up_then_cosine
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -84,6 +85,7 @@ def train(args: Any, parallel: Parallel) -> None:
     parallel.tell(optimizer, model)
     scheduler = warm_up_then_cosine(optimizer, args.steps)
     done = load(args.resume, model, optimizer, scheduler) if args.resume else 0
+    check_unfinished(args, done)
     losses, rank = Losses(args.out, done), dist.get_rank()
 
     for step in range(done + 1, args.steps + 1):

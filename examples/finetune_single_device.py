@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from finetuning import MODEL, OPTIMIZERS, Losses, Parser, fail, loss_of, warm_up_then_cosine
+from finetuning import MODEL, OPTIMIZERS, Losses, Parser, check_unfinished, fail, loss_of, warm_up_then_cosine
 
 from inbackward.scenario.models import build_model
 
@@ -30,6 +30,7 @@ def main(argv: Iterable[str] | None = None) -> None:
     scheduler = warm_up_then_cosine(optimizer, args.steps)
     parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     done = load(args.resume, parts) if args.resume else 0
+    check_unfinished(args, done)
     losses = Losses(args.out, done)
 
     for step in range(done + 1, args.steps + 1):

@@ -61,7 +61,10 @@ def warm_up_then_cosine(optimizer: Optimizer, steps: int) -> LambdaLR:
 
 
 def loss_of(model: torch.nn.Module, args: argparse.Namespace, step: int, micro_batch: int, rank: int = 0) -> Tensor:
-    """The part of one micro-batch in the mean loss of a step. The data follow from the arguments: none is to be saved."""
+    """The part of one micro-batch in the mean loss of a step, whose data follow from seed, step, micro-batch and rank.
+
+    So a checkpoint need not say how far the data were read.
+    """
     tokens, successors = batch(DATA, args.seed, step, micro_batch, rank, text=args.text)
     logits = model(tokens.to(args.device))
     return cross_entropy(logits.flatten(0, 1), successors.to(args.device).flatten()) / args.micro_batches
@@ -77,7 +80,10 @@ class Losses:
 
     def __init__(self, folder: Path, done: int) -> None:
         self.path = folder / "losses.csv"
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            fail(f"--out {folder}: {error.strerror}; name a folder that can be written")
         rows = self.path.read_text().splitlines()[1:] if done and self.path.exists() else []
         self.rows = [row for row in rows if int(row.split(",")[0]) <= done]
 
@@ -94,6 +100,11 @@ def fail(message: str) -> NoReturn:
     if os.environ.get("RANK", "0") == "0":
         print(f"{Path(sys.argv[0]).name}:", " ".join(message.split()), file=sys.stderr)
     raise SystemExit(2)
+
+
+def check_unfinished(args: argparse.Namespace, done: int) -> None:
+    if done >= args.steps:
+        fail(f"--resume {args.resume} has done {done} steps already; give --steps above that")
 
 
 class Parser(argparse.ArgumentParser):

@@ -214,8 +214,8 @@ class OptimizerInBackward(OptimizerWrapper):
         iteration's. What acts in a backward acts twice: tensor hooks, recomputed segments (activation checkpointing),
         random numbers drawn in a custom backward. A custom function must not overwrite what it saved for its backward.
 
-        Where gradients exist already (after `no_step()`), or where the graph allows no second pass (reentrant
-        checkpointing, compiled with donated buffers), one pass keeps all gradients until `step()`: the numbers are the
+        After `no_step()`, where gradients exist already (or wait in `fully_shard`, without gradient sync), or where the
+        graph allows no second pass (reentrant checkpointing, compiled with donated buffers), one pass keeps all gradients until `step()`: the numbers are the
         same, no memory is saved, and a warning says so once where `no_step()` is not the reason. The other ways to clip
         always take one pass and no memory.
 
