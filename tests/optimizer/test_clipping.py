@@ -225,6 +225,17 @@ def test_a_foreign_backward_is_not_clipped() -> None:
     assert same(*([p.grad for p in m.parameters()] for m in (twins.plain_model, twins.model)))
 
 
+@pytest.mark.parametrize("zero", [True, False])
+def test_after_a_foreign_backward_memory_is_saved_again_from_zero_grad_on(zero: bool) -> None:
+    twins = Twins()
+    with twins.optimizer.no_step():
+        loss_of(twins.model, 1).backward()
+    if zero:
+        twins.optimizer.zero_grad()
+    twins.optimizer.backward(loss_of(twins.model, 2), max_norm=0.01)
+    assert all((p.grad is None) == zero for p in twins.model.parameters())
+
+
 def test_arguments_of_backward_are_passed_on() -> None:
     twins = Twins(torch.optim.SGD, lr=0.5)
     loss_of(twins.plain_model, 0).backward(torch.tensor(3.0), inputs=[twins.plain_model.scale])

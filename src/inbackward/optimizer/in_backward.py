@@ -215,9 +215,9 @@ class OptimizerInBackward(OptimizerWrapper):
         random numbers drawn in a custom backward. A custom function must not overwrite what it saved for its backward.
 
         After `no_step()`, where gradients exist already (or wait in `fully_shard`, without gradient sync), or where the
-        graph allows no second pass (reentrant checkpointing, compiled with donated buffers), one pass keeps all gradients until `step()`: the numbers are the
-        same, no memory is saved, and a warning says so once where `no_step()` is not the reason. The other ways to clip
-        always take one pass and no memory.
+        graph allows no second pass (reentrant checkpointing, compiled with donated buffers), one pass keeps all
+        gradients until `step()`: the numbers are the same, no memory is saved, and a warning says so once where
+        `no_step()` is not the reason. The other ways to clip always take one pass and no memory.
 
         In `no_step()` the loss is scaled and nothing is clipped: that is for the last backward to do, for the sum.
 
