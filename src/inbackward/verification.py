@@ -269,9 +269,6 @@ class Suite:
             left_out = []
         elif left_out == list(item.strategies):
             declared = unsupported[left_out[0]]
-        for needed in WITH.get(id, ()) if not declared else ():
-            if needed in unsupported:
-                left_out, declared = list(item.strategies), unsupported[needed]
         outcomes: list[Outcome] = []
         for strategy in item.strategies:
             for scenario in self.scenarios(requirement, strategy) if strategy not in left_out else ():
@@ -280,6 +277,8 @@ class Suite:
                     break  # the declaration is not stale, and that is all there was to find out
                 if outcomes[-1].hung:
                     break
+        if not outcomes and not declared:  # it has no scenario without what another row is about
+            declared = next((unsupported[needed] for needed in WITH.get(id, ()) if needed in unsupported), "")
         return Result(
             requirement=requirement,
             outcomes=tuple(outcomes),

@@ -19,7 +19,7 @@ from inbackward.scenario.configs import TWO_DIMENSIONAL
 AGAIN_UNDER = ("ddp", "fsdp2")
 # What the scenarios of a row of the family *ranks* have of another requirement.
 WITH: dict[str, tuple[str, ...]] = {
-    "ranks-accumulation": ("accumulation",),
+    "ranks-accumulation": ("accumulation", "global-clip"),
     "ranks-unused": ("unused",),
     "ranks-checkpointed-activations": ("checkpointed-activations",),
     "dcp-reshard": ("resume", "resume-from-plain", "resume-into-plain", "dcp"),

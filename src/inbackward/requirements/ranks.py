@@ -13,7 +13,7 @@ from typing import Any
 from inbackward.requirements.arms import Arm
 from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.numbers import MODELS, ONE_LAYER, step_lr
-from inbackward.scenario import GroupConfig, ModelConfig, ParallelConfig, Resume, Scenario, SkipBranch
+from inbackward.scenario import ClipConfig, GroupConfig, ModelConfig, ParallelConfig, Resume, Scenario, SkipBranch
 from inbackward.scenario.configs import TWO_DIMENSIONAL
 
 Arms = tuple[Arm, ...]
@@ -104,6 +104,9 @@ def ranks_accumulation(arms: Arms) -> Iterator[Scenario]:
                 parallel = over(strategy, sync_last=last)
                 name = f"{strategy}-{label}"
                 yield arm.run(name, model=ONE_LAYER, micro_batches=(2,), parallel=parallel, expect=("moved",))
+            # The gradients of earlier micro-batches lie unreduced where no parameter shows them.
+            clip, parallel = ClipConfig(max_norm=0.1), over(strategy, sync_last=True)
+            yield arm.run(f"{strategy}-clipped", model=ONE_LAYER, micro_batches=(3,), clip=clip, parallel=parallel)
 
 
 @requirement("ranks-unused", "ranks", "unused under FSDP2 on every rank, under DDP also on one rank only.")
