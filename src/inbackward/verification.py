@@ -171,7 +171,8 @@ class Suite:
         device: ``"cpu"`` or ``"cuda"``.
         seed: shifts the seed of every fixed scenario, and draws the generated ones.
         profile: one of ``PROFILES``.
-        model: ``module:factory`` of a model to use wherever a scenario asks for the default one.
+        model: ``module:factory`` of a model to use wherever a scenario asks for the default one, but under tensor
+            parallelism, which has to know a model's layers.
         world_size: ranks of a strategy; those with a mesh of two dimensions have at least 4.
         torchrun: the ranks that it started take the place of a pool of this process's own, and are as many as they are.
 
@@ -237,7 +238,7 @@ class Suite:
                 scenario = without(scenario, id)
             if _owned(whole, requirement.id) and not _owned(scenario, requirement.id):
                 continue  # nothing of the requirement is left in it
-            if self.model and strategy == "single" and scenario.model in (ModelConfig(), ModelConfig(layers=1)):
+            if self.model and "tensor" not in strategy and scenario.model in (ModelConfig(), ModelConfig(layers=1)):
                 scenario = scenario.with_(model=self.model)
             if scenario.digest not in seen:
                 seen.add(scenario.digest)

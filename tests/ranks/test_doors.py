@@ -175,3 +175,14 @@ def test_the_library_leaves_no_rank_behind():
     assert outcome.verdict.value == "not-equivalent"
     assert outcome.message.startswith("rank 0: iteration 0, parameter ")
     assert not multiprocessing.active_children()
+
+
+def test_a_model_of_the_users_is_spread_but_for_tensor_parallelism() -> None:
+    suite = Suite(inbackward.Implementation.drop_in(inbackward.OptimizerInBackward), model="somewhere:Net")
+
+    def factories(id: str, strategy: str) -> set[str]:
+        return {scenario.model.factory for scenario in suite.scenarios(CATALOGUE[id], strategy)}
+
+    assert "somewhere:Net" in factories("plain", "ddp")
+    assert "somewhere:Net" in factories("fsdp2", "fsdp2")
+    assert factories("tensor-parallel", "tensor-parallel") == {""}
