@@ -153,12 +153,13 @@ def test_pytest_collects_a_row_under_the_strategies_asked_for(pytester):
     ],
 )
 def test_pytest_outcome(pytester, target, item, outcome, line):
+    others = children()
     pytester.makepyfile("def test_other(): pass")
     result = pytester.runpytest("-rA", *asked(target, item.rpartition("-")[2]), "-k", f"[{item}]")
     result.assert_outcomes(**{outcome: 1})
     assert result.ret == (outcome == "failed")
     result.stdout.fnmatch_lines([f"*{line}*"])
-    assert not multiprocessing.active_children()
+    assert not children() - others
 
 
 def test_pytest_refuses_an_unknown_strategy_of_a_declaration(pytester):
@@ -170,11 +171,12 @@ def test_pytest_refuses_an_unknown_strategy_of_a_declaration(pytester):
 
 
 def test_the_library_leaves_no_rank_behind():
+    others = children()
     scenario = next(Suite(targets.hooks).scenarios(CATALOGUE["ddp"], "ddp"))
     outcome = inbackward.verify(targets.hooks, scenario)
     assert outcome.verdict.value == "not-equivalent"
     assert outcome.message.startswith("rank 0: iteration 0, parameter ")
-    assert not multiprocessing.active_children()
+    assert not children() - others
 
 
 def test_a_model_of_the_users_is_spread_but_for_tensor_parallelism() -> None:
@@ -186,3 +188,8 @@ def test_a_model_of_the_users_is_spread_but_for_tensor_parallelism() -> None:
     assert "somewhere:Net" in factories("plain", "ddp")
     assert "somewhere:Net" in factories("fsdp2", "fsdp2")
     assert factories("tensor-parallel", "tensor-parallel") == {""}
+
+
+def children():
+    """The processes that this one has, those of this run's own suite among them."""
+    return {process.pid for process in multiprocessing.active_children()}
