@@ -14,26 +14,13 @@ import sys
 from collections.abc import Callable
 
 import torch
-from benchmarks.step_time import Transformer
-from torch.nn.utils import clip_grad_norm_
+from benchmarks.step_time import Transformer, plain_clipped
 
 from inbackward import OptimizerInBackward
 from inbackward.training.watching import GradientWatch
 
 SHAPES = {"15 M parameters": (4096, 384, 7), "12 layers, matrices alike": (64, 32, 12)}
 Train = Callable[[Transformer], Callable[[], object]]
-
-
-def plain(model: Transformer) -> Callable[[], object]:
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def iterate() -> None:
-        model.loss().backward()
-        clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return iterate
 
 
 def ours(max_norm: float | None = None, micro_batches: int = 1, bucket_bytes: int | None = None) -> Train:
@@ -54,7 +41,7 @@ def ours(max_norm: float | None = None, micro_batches: int = 1, bucket_bytes: in
 
 
 WAYS: dict[str, tuple[Train, float]] = {
-    "plain": (plain, float("inf")),
+    "plain": (plain_clipped, float("inf")),
     "OptimizerInBackward": (ours(), 2.0),
     "  bucket_bytes=0": (ours(bucket_bytes=0), 1.02),
     "  max_norm=1.0, two passes": (ours(max_norm=1.0), 2.0),

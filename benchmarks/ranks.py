@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,12 @@ def scenarios(ranks: int, count: int) -> list[Scenario]:
 
 def judge_here(scenario: Scenario, world: World) -> Outcome:
     """What every rank does with a scenario, by whatever way it came there."""
-    suite = judge_here.__dict__.setdefault("suite", Suite(as_implementation(OptimizerInBackward)))
-    outcome: Outcome = suite._judge_here(scenario, world)
-    return outcome
+    return suite()._judge_here(scenario, world)
+
+
+@cache
+def suite() -> Suite:
+    return Suite(as_implementation(OptimizerInBackward))
 
 
 def bare(times: int, scenario: Scenario, world: World) -> list[float]:

@@ -6,11 +6,8 @@ process costs one requirement instead of the run. Results are plain rows, the sa
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
-import warnings
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,8 +15,7 @@ from contextlib import redirect_stdout
 from multiprocessing import get_context
 from typing import TypeVar
 
-import torch
-
+from inbackward.forking import begin, forking
 from inbackward.report import Row, died, row
 from inbackward.requirements import Item
 from inbackward.scenario import Scenario
@@ -105,21 +101,16 @@ def _submit(pool: ProcessPoolExecutor, items: Sequence[Item]) -> dict[Item, Futu
 
 
 def _submitted(pool: ProcessPoolExecutor, work: Callable[[A], B], argument: A) -> Future[B]:
-    with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _begin makes this one safe
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with forking():
         return pool.submit(work, argument)
 
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _suite: Suite
 
 
 def _begin(suite: Suite) -> None:
-    """The first act of a fork: one thread, since a second one of OpenMP would hang after its parent used two."""
     global _suite
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the workers
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and so does its death, by whatever signal
+    begin()
     _suite = suite
 
 

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from inbackward.judging.bits import same_bits
 from inbackward.judging.compare import compare
-from inbackward.judging.together import idle, on_all_ranks
+from inbackward.judging.together import on_all_ranks
 from inbackward.scenario import ModelConfig, ParallelConfig, Scenario, ScheduleConfig, fit
-from inbackward.training import ALONE, Trace, World, train_reference, train_unwatched
+from inbackward.training import ALONE, Trace, World, empty, train_reference, train_unwatched
 
 SINGLE = ParallelConfig()
 
@@ -37,7 +37,7 @@ def control(dtype: str, device: torch.device, parallel: ParallelConfig = SINGLE,
     else:
         found = ""
         for _ in range(2):
-            on_all_ranks(world, idle)
+            on_all_ranks(world, empty)
     return next((why for why in world.share(found) if why), "")
 
 

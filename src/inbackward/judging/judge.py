@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +20,7 @@ from inbackward.judging.power import missing_power
 from inbackward.judging.replicas import disagreement
 from inbackward.judging.reshard import judge_resharding
 from inbackward.judging.together import on_all_ranks
-from inbackward.judging.verdict import Divergence, Outcome, Verdict
+from inbackward.judging.verdict import Divergence, Outcome, Verdict, quote
 from inbackward.scenario import Scenario, SecondBackward, without
 from inbackward.training import (
     ALONE,
@@ -38,7 +37,6 @@ from inbackward.training import (
 )
 from inbackward.training.reshard import resharding
 
-QUOTED = 400  # characters of an exception: a KeyError may hold a tensor
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
 
 
@@ -148,7 +146,7 @@ def _judge_noise(
 
 def _disturbed(run: Callable[[Intervention], Trace], world: World) -> list[Trace]:
     traces = [run(Rounding(seed)) for seed in range(RUNS)]
-    for failed in world.share(next((_quote(t.error) for t in traces if t.error is not None), "")):
+    for failed in world.share(next((quote(t.error) for t in traces if t.error is not None), "")):
         if failed:
             raise NotRun(f"the reference failed under a disturbance of one rounding: {failed}")
     return traces
@@ -189,16 +187,16 @@ def _judge_errors(
         compared=counts.compared,
         existing=counts.existing if mine else _count(reference),
         unobserved=counts.unobserved,
-        message=_quote(mine),
+        message=quote(mine),
     )
     if theirs is not None and type(mine) is type(theirs):
-        message = f"both raise {_quote(mine)}"
+        message = f"both raise {quote(mine)}"
         if counts.compared or _raises_for_its_requirement(implementation, scenario, device):
             return replace(outcome, message=message)
         return replace(outcome, verdict=Verdict.NOT_RUN, message=f"{message}; nothing was compared")
     done = len(candidate.records)
     if mine is None:
-        message = f"the reference raises {_quote(theirs)}; the implementation trains on"
+        message = f"the reference raises {quote(theirs)}; the implementation trains on"
         place = Divergence(iteration=len(reference.records), quantity="exception", name="", detail=message)
         return replace(outcome, verdict=Verdict.NOT_EQUIVALENT, message=message, divergence=place)
 
@@ -206,7 +204,7 @@ def _judge_errors(
     if not flaw:
         return replace(outcome, verdict=Verdict.REFUSED)
     if theirs is not None:
-        flaw = f"{flaw}; the reference raises {_quote(theirs)}"
+        flaw = f"{flaw}; the reference raises {quote(theirs)}"
     place = Divergence(iteration=done, quantity="exception", name="", detail=flaw)
     return replace(outcome, verdict=Verdict.BROKEN, message=flaw, divergence=place, traceback=candidate.traceback)
 
@@ -222,7 +220,7 @@ def _no_refusal(
 ) -> str:
     """Why an exception is no refusal, or ``""``: a clear one, allowed, before any number changed (contract §3)."""
     error, done = candidate.error, len(candidate.records)
-    said = _quote(error)
+    said = quote(error)
     if not scenario.may_refuse:
         return said
     if not isinstance(error, (*REFUSALS, *implementation.refusals)) or not str(error).strip():
@@ -241,14 +239,6 @@ def _no_refusal(
 
 def _count(trace: Trace) -> int:
     return sum(1 for record in trace.records for _ in tensors(record))
-
-
-def _quote(error: BaseException | None) -> str:
-    """The exception as a user would meet it, on one line, without addresses that change from run to run."""
-    if error is None:
-        return ""
-    text = re.sub(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m", "", " ".join(str(error).split()))
-    return f"{type(error).__name__}: {text if len(text) <= QUOTED else text[:QUOTED] + ' ...'}"
 
 
 def _other_flavours(scenario: Scenario, implementation: Implementation) -> Iterator[tuple[str, dict[str, Any]]]:

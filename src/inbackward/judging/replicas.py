@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 
+import torch
 from torch import Tensor
 
 from inbackward.judging.verdict import Divergence
@@ -52,6 +53,4 @@ def _digests(trace: Trace, iteration: int) -> dict[Part, int]:
 
 
 def _checksum(x: Tensor) -> int:
-    import torch
-
     return zlib.crc32(x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from inbackward.judging.compare import Mismatch, compare
-from inbackward.judging.together import idle, on_all_ranks
-from inbackward.judging.verdict import Divergence, Outcome, Verdict
+from inbackward.judging.together import on_all_ranks
+from inbackward.judging.verdict import Divergence, Outcome, Verdict, quote
 from inbackward.scenario import Scenario
-from inbackward.training import Implementation, NotRun, Trace, World
+from inbackward.training import Implementation, NotRun, Trace, World, empty
 from inbackward.training.reshard import Halves
 
 
@@ -42,8 +42,8 @@ def _judge(
     ):
         takes_part = world.rank < parallel.ranks
         with world.of(0 if parallel.strategy == "single" else parallel.ranks):
-            found, blamed = on_all_ranks(world, _caught(candidate) if takes_part else idle)
-            expected, not_run = on_all_ranks(world, _caught(reference) if takes_part else idle)
+            found, blamed = on_all_ranks(world, _caught(candidate) if takes_part else empty)
+            expected, not_run = on_all_ranks(world, _caught(reference) if takes_part else empty)
         if not_run:
             raise NotRun(next(w for w in world.share(f"the reference raises: {expected.error}") if w))
         if blamed:
@@ -70,13 +70,13 @@ def _caught(run: Callable[[], Trace]) -> Callable[[], Trace]:
             raise
         except BaseException as error:
             text = "".join(traceback.format_exception(error))
-            return replace(idle(), error=error.with_traceback(None), traceback=text)
+            return replace(empty(), error=error.with_traceback(None), traceback=text)
 
     return caught
 
 
 def _broken(outcome: Outcome, trace: Trace, shift: int) -> Outcome:
-    message = f"{type(trace.error).__name__}: {' '.join(str(trace.error).split())[:400]}"
+    message = quote(trace.error)
     place = Divergence(iteration=max(shift, 0), quantity="exception", name="", detail=message)
     return replace(outcome, verdict=Verdict.BROKEN, message=message, divergence=place, traceback=trace.traceback)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from inbackward.judging.compare import QUANTITIES
 from inbackward.judging.verdict import Divergence, Outcome, worst
-from inbackward.training import NotRun, Record, Trace, World
+from inbackward.training import NotRun, Trace, World, empty
 
 
 def on_all_ranks(world: World, train: Callable[[], Trace]) -> tuple[Trace, frozenset[int]]:
@@ -16,7 +16,7 @@ def on_all_ranks(world: World, train: Callable[[], Trace]) -> tuple[Trace, froze
     Raises:
         NotRun: on every rank, if it was raised on any.
     """
-    trace, reason = idle(), ""
+    trace, reason = empty(), ""
     try:
         trace = train()
     except NotRun as error:
@@ -25,11 +25,6 @@ def on_all_ranks(world: World, train: Callable[[], Trace]) -> tuple[Trace, froze
     if blamed and (reasons := [r for r in world.share(reason) if r]):
         raise NotRun(reasons[0])
     return trace, blamed
-
-
-def idle() -> Trace:
-    """The run of a rank that takes no part in it."""
-    return Trace(initial=Record(loss=None, parameters={}, buffers={}, state={}))
 
 
 def merge(outcomes: Sequence[Outcome]) -> Outcome:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from inbackward.scenario import Scenario
+from inbackward.training import PATIENCE
 
-HUNG = 15.0  # seconds: what a collective waits for a peer (ranks.world)
+QUOTED = 400  # characters of an exception: a KeyError may hold a tensor
 
 
 class Verdict(str, Enum):
@@ -109,7 +111,7 @@ class Outcome:
     @property
     def hung(self) -> bool:
         """It broke after so long that ranks must have waited for each other: another scenario would cost as much."""
-        return self.verdict is Verdict.BROKEN and self.scenario.strategy != "single" and self.seconds >= HUNG
+        return self.verdict is Verdict.BROKEN and self.scenario.strategy != "single" and self.seconds >= PATIENCE
 
     def timed(self, seconds: float) -> Outcome:
         return replace(self, seconds=seconds)
@@ -118,3 +120,11 @@ class Outcome:
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The worst of them, by ``SEVERITY``."""
     return min(verdicts, key=SEVERITY.index)
+
+
+def quote(error: BaseException | None) -> str:
+    """The exception as a user would meet it, on one line, without addresses that change from run to run."""
+    if error is None:
+        return ""
+    text = re.sub(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m", "", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text if len(text) <= QUOTED else text[:QUOTED] + ' ...'}"

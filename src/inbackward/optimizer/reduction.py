@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -44,15 +44,15 @@ class Reduction:
         self.settled = self._sparse_use  # then it keeps its buckets
         self.parameters = {p for p in module.module.parameters() if p.requires_grad}
         module.register_comm_hook(self, _reduce)
-        cast(
-            Any, module.reducer
-        )._set_optimizer_in_backward()  # DDP then does not write back the gradients that were taken
+        reducer: Any = module.reducer
+        reducer._set_optimizer_in_backward()  # or DDP would write back the gradients that were taken
 
     def prepare(self, loss: Tensor) -> None:
         """Before another backward over the same graph, for which DDP would otherwise reduce nothing, in silence."""
         module = self._module()
         if module is not None and module.require_backward_grad_sync:
-            cast(Any, module.reducer).prepare_for_backward([loss] if self._sparse_use else [])
+            reducer: Any = module.reducer
+            reducer.prepare_for_backward([loss] if self._sparse_use else [])
 
     def reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Average the bucket over the ranks as DDP does, multiplying first, then hand over its gradients."""

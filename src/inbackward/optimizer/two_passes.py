@@ -42,12 +42,8 @@ class Passes:
             self._pass(self._change_and_update, loss, arguments)
             return None
         parameters = optimizer._parameters()
-        if optimizer._one_pass or any(p.grad is not None for p in parameters) or len(set(parameters)) < len(parameters):
+        if self._must_keep(parameters):
             return self._keep(loss, arguments)
-        if optimizer._kept:  # fully_shard without gradient sync keeps what is not reduced yet where nobody sees it
-            return self._keep(loss, arguments)
-        if not all(reduction.settled for reduction in optimizer._reductions):
-            return self._keep(loss, arguments)  # in the first iteration only
         graph = nodes(loss)
         if runs_backwards_within(graph):
             return self._keep_instead(loss, arguments, "it has reentrant activation checkpointing")
@@ -69,6 +65,17 @@ class Passes:
         if self._scaling is not None:
             self._scaling.tell(optimizer)
         return self._total
+
+    def _must_keep(self, parameters: list[Tensor]) -> bool:
+        """Whether it is known beforehand that one pass has to do."""
+        optimizer = self._optimizer
+        return (
+            optimizer._one_pass
+            or optimizer._kept  # fully_shard without gradient sync keeps what is not reduced yet where nobody sees it
+            or any(p.grad is not None for p in parameters)
+            or len(set(parameters)) < len(parameters)
+            or not all(reduction.settled for reduction in optimizer._reductions)  # in the first iteration only
+        )
 
     def _pass(self, use: Any, loss: Tensor, arguments: dict[str, Any]) -> None:
         """A backward that hands its gradients to `use`, at last those that no hook has brought."""

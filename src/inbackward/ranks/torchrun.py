@@ -35,9 +35,8 @@ class Torchrun:
     def __init__(self) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        hosted = (
-            os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        )  # else it is for rank 0 to host, as env:// does
+        # Where the agent hosts no store, rank 0 does, as env:// has it.
+        hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         store = TCPStore(
             *self.address,
             is_master=self.rank == 0 and not hosted,

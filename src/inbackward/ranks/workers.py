@@ -6,14 +6,12 @@ and what is under test must have an import path.
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import os
 import signal
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from typing import IO, Any
 
 import torch
 
+from inbackward.forking import begin, forking
 from inbackward.ranks.serving import Answer, Serve, answer
 from inbackward.scenario import Scenario
 from inbackward.training import NotRun
@@ -31,7 +30,6 @@ DEADLINE = 60.0  # seconds a scenario may take
 # Scenarios of a worker's life: torch's caches keep device meshes, and so their groups' connections and threads.
 LIFE = 25
 GRACE = 1.0  # seconds for a worker to end by itself, once another has failed
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 Address = tuple[str, int]
 
@@ -96,8 +94,7 @@ class Workers:
             arguments = (self._serve, self._device, there, rank, store, written)
             process = context.Process(target=_work, args=arguments, name=f"inbackward-rank-{rank}", daemon=True)
             try:
-                with warnings.catch_warnings():  # Python 3.12 and later warn of any fork; _work makes this one safe
-                    warnings.simplefilter("ignore", DeprecationWarning)
+                with forking():
                     process.start()
             except (TypeError, AttributeError) as error:
                 mend = "give an implementation that can be imported, module:attribute"
@@ -187,11 +184,8 @@ def innermost_last(said: str) -> str:
 
 
 def _work(serve: Serve[Any], device: torch.device, pipe: Any, rank: int, store: Address | None, said: int) -> None:
-    """A worker's life: one thread first of all, since a second one of OpenMP would hang after its parent used two."""
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the host ends the workers
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # and so does its death, by whatever signal
+    """A worker's life."""
+    begin()
     if said >= 0:
         faulthandler.register(signal.SIGUSR1, file=said, all_threads=True)
         faulthandler.enable(file=said)  # pytest's would write of a crash to the terminal

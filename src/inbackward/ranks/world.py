@@ -13,13 +13,12 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from inbackward.ranks.connections import open_sockets, shut_down_since
-from inbackward.training import World
+from inbackward.training import PATIENCE, World
 
 T = TypeVar("T")
 
-# A collective that waits longer for a peer raises. It lies below the pool's deadline, since a rank that waits in gloo
-# cannot be woken otherwise (design §6).
-TIMEOUT = timedelta(seconds=15)
+# It lies below the pool's deadline, since a rank that waits in gloo cannot be woken otherwise (design §6).
+TIMEOUT = timedelta(seconds=PATIENCE)
 
 # How gloo, and the store, say that a peer has left: the error of a rank that did nothing wrong itself.
 PEER_LEFT = ("closed by peer", "reset by peer", "Broken pipe", "Connection refused", "aborted", "Connection was likely")

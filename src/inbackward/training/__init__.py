@@ -7,11 +7,12 @@ from inbackward.training.leaks import find_leak
 from inbackward.training.parallel import local
 from inbackward.training.reference import train_reference, train_unwatched
 from inbackward.training.setting import NotRun, optimizer_class
-from inbackward.training.trace import Record, SavedState, Trace
-from inbackward.training.world import ALONE, World
+from inbackward.training.trace import Record, SavedState, Trace, empty
+from inbackward.training.world import ALONE, PATIENCE, World
 
 __all__ = [
     "ALONE",
+    "PATIENCE",
     "Implementation",
     "Intervention",
     "Moment",
@@ -23,6 +24,7 @@ __all__ = [
     "Trace",
     "World",
     "as_implementation",
+    "empty",
     "find_leak",
     "local",
     "optimizer_class",

@@ -37,7 +37,7 @@ from inbackward.scenario import (
 )
 from inbackward.training.driver import Driver
 from inbackward.training.observing import observe
-from inbackward.training.parallel import Wrap, local, replica_of
+from inbackward.training.parallel import Wrap, replica_of
 from inbackward.training.schedules import advance
 from inbackward.training.setting import NotRun, Setting
 from inbackward.training.trace import Record, SavedState, Trace
@@ -118,7 +118,7 @@ def begin(driver: Driver) -> None:
 def _model_alone(setting: Setting) -> Record:
     return Record(
         loss=None,
-        parameters={n: local(p.detach()).clone() for p, n in setting.names.items()},
+        parameters=setting.values(),
         buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
         state={},
     )

@@ -148,7 +148,7 @@ class Driver(ABC):
             self.setting.watch.reset()
             self.setting.watch.state = lambda: state_tensors(self.shape())
         count = self.setting.scenario.backwards(iteration)
-        start = self._values() if count > 1 else {}
+        start = self.setting.values() if count > 1 else {}
         early: set[str] = set()
         losses = []
         for index in range(count):
@@ -166,7 +166,7 @@ class Driver(ABC):
         self._gradients_after_backward = self.existing_gradients()
         self._read = self._gradients_read(iteration)
         watched = "gradients-freed" in self.setting.scenario.expect
-        self._when_returned = self._values() if watched else {}
+        self._when_returned = self.setting.values() if watched else {}
         self._moved_early = frozenset(early)
         return losses[0] if count == 1 else torch.stack(losses).mean()
 
@@ -178,7 +178,7 @@ class Driver(ABC):
         return Record(
             loss=loss,
             by_candidate=self.is_candidate,
-            parameters={n: local(p.detach()).clone() for p, n in setting.names.items()},
+            parameters=setting.values(),
             buffers={n: b.detach().clone() for n, b in setting.model.named_buffers()},
             state=state,
             unread=unread,
@@ -306,9 +306,6 @@ class Driver(ABC):
         parameters = [p for group in self.setting.groups for p in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, clip.max_norm, error_if_nonfinite=clip.error_if_nonfinite)
         self.observed["total norm"] = whole(norm.detach()).clone()
-
-    def _values(self) -> dict[str, Tensor]:
-        return {n: local(p.detach()).clone() for p, n in self.setting.names.items()}
 
     def _around_backward(self) -> AbstractContextManager[Any]:
         scenario = self.setting.scenario

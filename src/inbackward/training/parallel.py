@@ -98,8 +98,8 @@ def split_like(x: Tensor, pattern: Tensor) -> Tensor:
         return x.clone()
     from torch.distributed.tensor import distribute_tensor
 
-    spread: Any = cast(Any, pattern)
-    return distribute_tensor(x, spread.device_mesh, spread.placements, src_data_rank=None)
+    like: Any = pattern
+    return distribute_tensor(x, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def replica_of(x: Tensor) -> tuple[tuple[int, int], ...]:
@@ -183,7 +183,7 @@ def _tensor_parallel(model: nn.Module, mesh: DeviceMesh, sequence: bool) -> None
 
     between = Shard(1) if sequence else Replicate()
     columns, rows = ColwiseParallel(input_layouts=between), RowwiseParallel(output_layouts=between)
-    whole: dict[str, Any] = {
+    around: dict[str, Any] = {
         "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
         "head": ColwiseParallel(input_layouts=between, output_layouts=Replicate()),
     }
@@ -193,9 +193,9 @@ def _tensor_parallel(model: nn.Module, mesh: DeviceMesh, sequence: bool) -> None
         **{"attention.out": rows, "feed_forward.down": rows},
     }
     if sequence:
-        whole["norm"] = SequenceParallel()
+        around["norm"] = SequenceParallel()
         block.update({"attention_norm": SequenceParallel(), "feed_forward_norm": SequenceParallel()})
-    parallelize_module(model, mesh, whole)
+    parallelize_module(model, mesh, around)
     for layer in dict.fromkeys(model.blocks):  # type: ignore[arg-type]
         layer.attention.heads //= mesh.size()
         layer.attention.kv_heads //= mesh.size()

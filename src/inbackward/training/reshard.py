@@ -13,17 +13,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from inbackward.scenario import Resume, Scenario
 from inbackward.training.drive import begin, isolated, iterate
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation
 from inbackward.training.in_backward import side
-from inbackward.training.parallel import replica_of, split_like, whole
-from inbackward.training.resume import go_on
-from inbackward.training.setting import NotRun, Setting
-from inbackward.training.trace import Record, Trace
+from inbackward.training.parallel import split_like, whole
+from inbackward.training.resume import dcp_parts, go_on, load_dcp
+from inbackward.training.setting import Setting
+from inbackward.training.trace import Trace, empty
 
 BY_HAND = "by-hand.pt"
 
@@ -59,7 +58,7 @@ class Halves:
         """Train up to the event and save."""
         with isolated(self._first.seed):
             driver = self._driver(which, self._first, fresh=False)
-            trace = self._trace(driver)
+            trace = empty()
             begin(driver)
             trace.records = [iterate(self._first, driver, i, observed=False) for i in range(self.event.at)]
             save = _save_by_hand if self._by_hand else _save_async if self.event.route == "dcp-async" else _save
@@ -74,9 +73,9 @@ class Halves:
         """Load over the other ranks and train to the end; the first record is what was loaded."""
         with isolated(self._second.seed):
             driver = self._driver(which, self._second, fresh=True)
-            trace = self._trace(driver)
-            load = _load_by_hand if self._by_hand else _load
-            go_on(driver, self.event, lambda new: load(new, self._folder), None)
+            trace = empty()
+            load = _load_by_hand if self._by_hand else load_dcp
+            go_on(driver, self.event, lambda new: load(new, str(self._folder)), None)
             loaded = driver.record()
             rest = range(self.event.at, self._second.iterations)
             trace.records = [loaded, *(iterate(self._second, driver, i, observed=False) for i in rest)]
@@ -87,27 +86,11 @@ class Halves:
         setting = Setting(scenario, self._device, fresh=fresh, wrap=self._implementation.wrap)
         return side(self._implementation, which, setting)
 
-    @staticmethod
-    def _trace(driver: Driver) -> Trace:
-        names = driver.setting.names
-        nothing = Record(loss=None, parameters={}, buffers={}, state={})
-        trainable = frozenset(n for p, n in names.items() if p.requires_grad)
-        return Trace(initial=nothing, trainable=trainable, replicas={n: replica_of(p) for p, n in names.items()})
-
-
-def _state_dicts(driver: Driver) -> dict[str, Any]:
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    if not isinstance(driver.handle, Optimizer):
-        raise NotRun(f"torch.distributed.checkpoint takes optimizers, and {type(driver.handle).__name__} is none")
-    model, optimizer = get_state_dict(driver.setting.model, driver.handle)
-    return {"model": model, "optimizer": optimizer}
-
 
 def _save(driver: Driver, folder: Path) -> Callable[[], Any]:
     from torch.distributed import checkpoint as dcp
 
-    dcp.save(_state_dicts(driver), checkpoint_id=str(folder))  # type: ignore[attr-defined]
+    dcp.save(dcp_parts(driver), checkpoint_id=str(folder))  # type: ignore[attr-defined]
     return lambda: None
 
 
@@ -116,23 +99,9 @@ def _save_async(driver: Driver, folder: Path) -> Callable[[], Any]:
 
     apart = torch.distributed.new_group(backend="gloo")  # the writer's collectives must not meet the training's
     writing: Any = dcp.async_save(  # type: ignore[attr-defined]
-        _state_dicts(driver), checkpoint_id=str(folder), process_group=apart
+        dcp_parts(driver), checkpoint_id=str(folder), process_group=apart
     )
     return lambda: writing.result()
-
-
-def _load(driver: Driver, folder: Path) -> None:
-    from torch.distributed import checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import set_state_dict
-
-    checkpoint = _state_dicts(driver)
-    dcp.load(checkpoint, checkpoint_id=str(folder))  # type: ignore[attr-defined]
-    set_state_dict(
-        driver.setting.model,
-        driver.handle,
-        model_state_dict=checkpoint["model"],
-        optim_state_dict=checkpoint["optimizer"],
-    )
 
 
 def _save_by_hand(driver: Driver, folder: Path) -> Callable[[], Any]:
@@ -148,9 +117,9 @@ def _save_by_hand(driver: Driver, folder: Path) -> Callable[[], Any]:
     return lambda: None
 
 
-def _load_by_hand(driver: Driver, folder: Path) -> None:
+def _load_by_hand(driver: Driver, folder: str) -> None:
     """Each parameter's part of the file's tensors, and the state that the plain optimizer would have there."""
-    tensors = torch.load(folder / BY_HAND, weights_only=True)
+    tensors = torch.load(Path(folder) / BY_HAND, weights_only=True)
     with torch.no_grad():
         for p, name in driver.setting.names.items():
             p.copy_(split_like(tensors["parameters"][name], p))

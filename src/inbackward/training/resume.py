@@ -75,32 +75,42 @@ def _by_file(driver: Driver, optimizer_state: Any) -> Load:
 
 def _by_dcp(driver: Driver, optimizer_state: Any) -> Load:
     from torch.distributed import checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-    _require_optimizer(driver.handle)
+    parts = dcp_parts(driver)
     folder = shared_folder()
-    model_state, state = get_state_dict(driver.setting.model, driver.handle)
-    dcp.save({"model": model_state, "optimizer": state}, checkpoint_id=folder.name)  # type: ignore[attr-defined]
+    dcp.save(parts, checkpoint_id=folder.name)  # type: ignore[attr-defined]
 
     def load(new: Driver) -> None:
-        _require_optimizer(new.handle)
         with folder as name:
-            model_state, state = get_state_dict(new.setting.model, new.handle)
-            checkpoint: dict[str, Any] = {"model": model_state, "optimizer": state}
-            dcp.load(checkpoint, checkpoint_id=name)  # type: ignore[attr-defined]
-        set_state_dict(
-            new.setting.model,
-            new.handle,
-            model_state_dict=checkpoint["model"],
-            optim_state_dict=checkpoint["optimizer"],
-        )
+            load_dcp(new, name)
 
     return load
 
 
-def _require_optimizer(handle: Any) -> None:
-    if not isinstance(handle, Optimizer):
-        raise NotRun(f"torch.distributed.checkpoint takes optimizers, and {type(handle).__name__} is none")
+def dcp_parts(driver: Driver) -> dict[str, Any]:
+    """What ``torch.distributed.checkpoint`` saves of a driver, and loads into what one like it has.
+
+    Raises:
+        NotRun: the handle is no ``Optimizer``.
+    """
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    if not isinstance(driver.handle, Optimizer):
+        raise NotRun(f"torch.distributed.checkpoint takes optimizers, and {type(driver.handle).__name__} is none")
+    model, optimizer = get_state_dict(driver.setting.model, driver.handle)
+    return {"model": model, "optimizer": optimizer}
+
+
+def load_dcp(driver: Driver, folder: str) -> None:
+    """Load what was saved in ``folder``, on however many ranks."""
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    parts = dcp_parts(driver)
+    dcp.load(parts, checkpoint_id=folder)  # type: ignore[attr-defined]
+    set_state_dict(
+        driver.setting.model, driver.handle, model_state_dict=parts["model"], optim_state_dict=parts["optimizer"]
+    )
 
 
 _ROUTES: dict[str, Callable[[Driver, Any], Load]] = {"memory": _by_memory, "file": _by_file, "dcp": _by_dcp}

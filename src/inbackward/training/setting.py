@@ -18,7 +18,7 @@ from inbackward.scenario import GroupConfig, HookConfig, Scenario, SkipBranch, c
 from inbackward.scenario.data import batch
 from inbackward.scenario.models import build_model
 from inbackward.training.implementation import Implementation, ParameterGroups
-from inbackward.training.parallel import Wrap, data_rank, spread
+from inbackward.training.parallel import Wrap, data_rank, local, spread
 from inbackward.training.watching import GradientWatch
 
 SELECTORS: dict[str, Callable[[nn.Parameter, int, int], bool]] = {
@@ -107,6 +107,10 @@ class Setting:
         assert isinstance(parameter, nn.Parameter)
         gradient = parameter.grad
         self.seen[self.names[parameter]] = torch.zeros(()) if gradient is None else gradient.detach().clone()
+
+    def values(self) -> dict[str, Tensor]:
+        """Copies of the parameters by name: of a sharded one, of what lies on this rank."""
+        return {name: local(parameter.detach()).clone() for parameter, name in self.names.items()}
 
     def select(self, patterns: tuple[str, ...]) -> list[nn.Parameter]:
         """The parameters that any pattern matches, in the model's order (``GroupConfig`` says how)."""

@@ -95,3 +95,8 @@ class Trace:
     aftermath: Record | None = None
     replicas: dict[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     optimizer_built: bool = True
+
+
+def empty() -> Trace:
+    """A trace in which nothing was looked at, yet."""
+    return Trace(initial=Record(loss=None, parameters={}, buffers={}, state={}))

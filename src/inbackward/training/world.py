@@ -12,6 +12,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE = 15.0  # seconds that a collective waits for a peer before it raises
+
 
 class World:
     """One process, alone: there is nobody to agree with. ``ranks.world`` has the one of many."""
