@@ -150,6 +150,9 @@ class Result:
         return self.worst.message
 
 
+MOST_RANKS = 64  # of a pool
+
+
 class Control(NamedTuple):
     """What a control arm is run for."""
 
@@ -200,6 +203,11 @@ class Suite:
             raise ValueError("device is 'cuda', but torch sees no GPU here; run with device cpu")
         if not 0 <= seed < 20_000:
             raise ValueError(f"seed is {seed}; it must be in [0, 20000)")
+        if not 1 <= world_size <= MOST_RANKS:
+            raise ValueError(
+                f"the world size is {world_size}; it must be in [1, {MOST_RANKS}], as all ranks are processes of this "
+                "machine: start more by torchrun"
+            )
         require_known(implementation.unsupported, "Implementation.unsupported")
         require_known(implementation.expected_failures, "Implementation.expected_failures")
         self.implementation = implementation

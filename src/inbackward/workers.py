@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 from multiprocessing import get_context
 from typing import TypeVar
 
-from inbackward.forking import begin, forking
+from inbackward.forking import begin, end, forking
 from inbackward.report import Row, died, row
 from inbackward.requirements import Item
 from inbackward.scenario import Scenario
@@ -57,8 +57,8 @@ def judge_all(suite: Suite, items: Sequence[Item], workers: int) -> Generator[Ro
             except BrokenProcessPool:  # somebody's worker died, and the pool with it; whose, each finds out alone
                 yield _judge_alone(suite, item)
     finally:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()
+        for pid in list(pool._processes or {}):
+            end(pid)
         pool.shutdown(cancel_futures=True)
 
 

@@ -22,6 +22,7 @@ CASES = {
     "verify --strategy fdsp2": "--strategy names no strategy 'fdsp2'; did you mean 'fsdp2'?",
     "verify --strategy qqqq": "--strategy names no strategy 'qqqq'; choose from single, ddp, fsdp2",
     "verify --world-size 0": "argument --world-size: 0 is below 1",
+    "verify --strategy ddp --world-size 65": "the world size is 65; it must be in [1, 64], as all ranks are",
     "verify --world-size two": "argument --world-size: 'two' is not a whole number",
     "verify --seed 1.5": "argument --seed: '1.5' is not a whole number",
     "verify --seed=-1": "seed is -1; it must be in [0, 20000)",

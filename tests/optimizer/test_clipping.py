@@ -335,6 +335,30 @@ def test_a_backward_that_raises_in_the_first_pass_changes_nothing() -> None:
     assert len(passes) == 2  # it is not taken for a graph that allows one pass only
 
 
+class Spends(torch.autograd.Function):
+    """Overwrites in its backward what it saved for it, which only a first backward does not notice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.factor = torch.tensor(2.0)
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gradient = gradients[0] * ctx.factor
+        ctx.factor.mul_(0.5)
+        return gradient
+
+
+def test_a_second_pass_that_brings_something_else_is_refused_before_anything_is_updated() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    optimizer = OptimizerInBackward(model.parameters(), torch.optim.SGD, lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(RuntimeError, match=r"in the first of two backward passes and of .* in the second"):
+        optimizer.backward(Spends.apply(model(torch.ones(5, 3)).square().mean()), max_norm=0.1)
+    assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
+
+
 def test_a_second_backward_before_step_is_refused_here_too() -> None:
     model = build()
     optimizer = OptimizerInBackward(model.parameters(), torch.optim.SGD)

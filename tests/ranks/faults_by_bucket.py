@@ -93,15 +93,42 @@ def of(cls: type[ByBucket], name: str) -> Implementation:
     )
 
 
+class DoublesViews(ByBucket):
+    """Adds a gradient to itself where it is a view of its bucket."""
+
+    def __init__(self, model: Any, groups: Any, cls: Any, kwargs: dict[str, Any]) -> None:
+        super().__init__(model, groups, cls, kwargs)
+        self.factor = 2.0 if model.gradient_as_bucket_view else 1.0
+
+    def after(self, bucket: GradBucket) -> None:
+        bucket.buffer().mul_(self.factor)
+
+
+class TrustsStaticGraphs(ByBucket):
+    """Takes a static graph for one that needs no reduction."""
+
+    def __init__(self, model: Any, groups: Any, cls: Any, kwargs: dict[str, Any]) -> None:
+        super().__init__(model, groups, cls, kwargs)
+        self.trusts = model.static_graph
+
+    def after(self, bucket: GradBucket) -> None:
+        if self.trusts:
+            bucket.buffer().mul_(1.0 / self.size)
+
+
 BY_BUCKET = of(ByBucket, "by bucket")
 DIVIDED_AFTER = of(DividedAfter, "divided after")
 SUMMED = of(Summed, "summed buckets")
+DOUBLES_VIEWS = of(DoublesViews, "doubles views")
+TRUSTS = of(TrustsStaticGraphs, "trusts static graphs")
 LOCAL_USE = of(LocalUse, "local use")
 
 BOTH = (0, 1)
 FAULTS = [
     RankFault(SUMMED, "ddp", "ddp", "llama-sgd", 0, "parameter", BOTH),
     RankFault(SUMMED, "ddp", "ddp", "llama-adamw", 0, "parameter", BOTH),
+    RankFault(DOUBLES_VIEWS, "ddp", "ddp", "bucket-view-sgd", 0, "parameter", BOTH, passes="several-buckets-sgd"),
+    RankFault(TRUSTS, "ddp", "ddp", "static-graph-sgd", 0, "parameter", BOTH, passes="llama-sgd"),
     RankFault(BY_BUCKET, "ranks-unused", "ddp", "ddp-adamw", 0, "parameter", BOTH, passes="ddp-on-one-rank-adamw"),
     RankFault(LOCAL_USE, "ranks-unused", "ddp", "ddp-on-one-rank-sgd", 1, "parameter", (1,)),
     RankFault(BY_BUCKET, "ranks-accumulation", "ddp", "ddp-reduced-every-time-adamw", 0, "early", BOTH,

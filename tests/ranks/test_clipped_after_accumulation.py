@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.ranks.conftest import SuiteOf
 
 from inbackward import OptimizerInBackward
+from inbackward.optimizer.two_passes import Passes
 from inbackward.requirements.ranks import ONE_LAYER, over
 from inbackward.scenario import ClipConfig, Scenario
 
@@ -22,14 +24,23 @@ class Forgets(OptimizerInBackward):
         return super().backward(loss, **options)
 
 
+class ForgetsInSilence(Forgets):
+    """And does not look whether the second pass brings the same."""
+
+    def backward(self, loss: Any, **options: Any) -> Any:
+        with mock.patch.object(Passes, "_look_again", return_value=None):
+            return super().backward(loss, **options)
+
+
 @pytest.mark.parametrize(
     ("cls", "options", "verdict"),
     [
         (OptimizerInBackward, {}, "equivalent"),
         (OptimizerInBackward, MIXED, "equivalent"),
-        (Forgets, {}, "not-equivalent"),
+        (Forgets, {}, "broken"),
+        (ForgetsInSilence, {}, "not-equivalent"),
     ],
-    ids=["ours", "ours-mixed-precision", "forgets"],
+    ids=["ours", "ours-mixed-precision", "forgets", "forgets-in-silence"],
 )
 def test_reduced_at_the_last_micro_batch(suite_of: SuiteOf, cls: Any, options: dict[str, Any], verdict: str) -> None:
     scenario = Scenario(

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import shlex
 import sys
+from contextlib import closing
 
 import hypothesis  # noqa: F401  as everything below
 import pytest
@@ -193,3 +194,9 @@ def test_a_model_of_the_users_is_spread_but_for_tensor_parallelism() -> None:
 def children():
     """The processes that this one has, those of this run's own suite among them."""
     return {process.pid for process in multiprocessing.active_children()}
+
+
+def test_one_rank_alone_agrees_with_nobody() -> None:
+    with closing(Suite(inbackward.Implementation.drop_in(inbackward.OptimizerInBackward), world_size=1)) as suite:
+        result = suite.run("rank-agreement", "tensor-parallel")
+    assert (result.verdict.value, result.message) == ("not-run", "one rank has no other to agree with")

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,7 @@ DEEDS = {
     "abort": os.abort,
     "hang": sleeps_for_ever,
     "wait": waits_for_the_others,
+    "fork": lambda: os.fork() or sleeps_for_ever(),
     "interrupt": lambda: (os.kill(os.getppid(), signal.SIGINT), sleeps_for_ever()),
 }
 
@@ -192,3 +194,11 @@ def test_a_process_group_of_the_user_s_is_not_touched(pool):
     finally:
         dist.destroy_process_group()
     assert len(pool.run(scenario("answer"))) == 2
+
+
+def test_what_a_rank_has_forked_ends_with_it():
+    with closing(Pool(serve, CPU)) as pool:
+        (pid, *_), _ = pool.run(scenario("fork-answer"))
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        assert len(children) == 1
+    assert is_gone(int(children[0]))

@@ -57,7 +57,7 @@ SPECIAL = {
     "OptimizerConfig.tensor_lr": st.just(False),
     "ParallelConfig.ranks": st.just(4),
     "ParallelConfig.strategy": st.just("fsdp2-tensor-parallel"),
-    "ParallelConfig.find_unused": st.just(False),
+    **{f"ParallelConfig.{name}": st.just(False) for name in ("find_unused", "bucket_view", "static_graph")},
     "Scenario.token_normalised": st.just(False),
     "Edit.group": st.none() | st.just(0),
 }

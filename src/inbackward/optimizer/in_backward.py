@@ -116,7 +116,7 @@ class OptimizerInBackward(OptimizerWrapper):
         self._lock = threading.RLock()  # autograd has one thread a device
         self._backwards: dict[int, Ready] = {}  # those that run now
         self._updated: dict[int, Tensor] = {}  # since the last step(), by id
-        self._interrupted = self._keeps = self._kept = self._one_pass = False
+        self._interrupted = self._keeps = self._kept = self._brought = self._one_pass = False
         self._use: Use | None = None
         self._claimed: list[Tensor] = []
         self._reductions: list[Reduction] = []  # of DDP modules
@@ -199,7 +199,8 @@ class OptimizerInBackward(OptimizerWrapper):
         """`loss.backward()` where the gradients are to be clipped, or scaled for fp16, before they are used.
 
         After a plain `loss.backward()` there are no gradients left that `clip_grad_norm_` or a `GradScaler` could see,
-        so they are told here. The numbers are those of the usual loop, bit for bit:
+        so they are told here. The numbers are those of the usual loop, bit for bit (a fused kernel divides by the scale
+        itself, so there the scale must be a power of two, as that of a GradScaler is unless it is told otherwise):
 
             optimizer.backward(loss, max_norm=1.0)  # loss.backward(); clip_grad_norm_(parameters, 1.0)
             optimizer.step()
@@ -236,7 +237,8 @@ class OptimizerInBackward(OptimizerWrapper):
 
         Raises:
             ValueError: more than one way to clip is given.
-            RuntimeError: the total norm is not finite, and `error_if_nonfinite`.
+            RuntimeError: the total norm is not finite, and `error_if_nonfinite`; or the second pass brings another
+                gradient than the first, as it does where `fully_shard` holds gradients back of which it was not told.
 
         Source: the two passes are from LOMO (arXiv 2306.09782).
         """
@@ -267,11 +269,13 @@ class OptimizerInBackward(OptimizerWrapper):
         """Use gradients that a reduction over ranks has made final: at once, since they take no memory of their own."""
         with self._lock:
             self._rehearsal.forget(self._inner)
-            for p in parameters:
+            self._brought = True
+            own = [p for p in parameters if self._hook in step_hooks(p)]  # a bucket may hold others' too
+            for p in own:
                 if id(p) in self._updated:
                     raise self._second(p)
-            if parameters and not self._keeps:
-                (self._use or self._apply)(parameters)
+            if own and not self._keeps:
+                (self._use or self._apply)(own)
 
     def _update(self, p: Tensor) -> None:
         """Use the gradient of `p`, which is final: now, or with the next ones, at the latest when this backward ends.
@@ -289,6 +293,7 @@ class OptimizerInBackward(OptimizerWrapper):
     def _enter(self) -> Ready:
         """A backward has brought its first gradient. Refuse one that would update a parameter twice."""
         self._rehearsal.forget(self._inner)
+        self._brought = True
         task = torch._C._current_graph_task_id()
         if task < 0:  # compiled autograd runs the hooks outside of any backward
             return Ready(self._use or self._apply, 0, nested=False)
@@ -341,13 +346,17 @@ class OptimizerInBackward(OptimizerWrapper):
             optimizer = OptimizerInBackward(model.parameters(), torch.optim.AdamW, lr=1e-3)
             optimizer.register_ddp(model)
 
-        This takes the module's communication hook, whose arithmetic is that of DDP without one. DDP's buckets, which
-        hold as many bytes as all gradients, stay; what is saved are the gradients beside them.
+        This takes the module's communication hook, whose arithmetic is that of DDP without one. Several optimizers may
+        share a module, and a new one takes the place of one that is closed; a deep copy has to be told again. DDP's
+        buckets, which hold as many bytes as all gradients, stay; what is saved are the gradients beside them.
 
         Raises:
-            RuntimeError: from DDP, if the module has a communication hook already.
+            RuntimeError: from DDP, if the module has another communication hook already.
         """
-        self._reductions.append(Reduction(self, OptimizerInBackward._reduced, module))
+        reduction = Reduction.of(module)
+        reduction.join(self, OptimizerInBackward._reduced)
+        if reduction not in self._reductions:
+            self._reductions.append(reduction)
 
     # The loop.
 
@@ -371,7 +380,7 @@ class OptimizerInBackward(OptimizerWrapper):
         for p in left:
             if id(p) in self._updated:
                 raise self._second(p)
-        if left and is_rehearsal(self._inner, left):
+        if left and not self._brought and is_rehearsal(self._inner, left):
             self._rehearsal.hold(self._inner)
         elif left:
             self._rehearsal.forget(self._inner)
@@ -383,11 +392,11 @@ class OptimizerInBackward(OptimizerWrapper):
         self._end_backwards()
         if self._interrupted:
             self._begin_anew()
-        self._kept = False
+        self._kept = self._brought = False
         self._inner.zero_grad(set_to_none)
 
     def _begin_anew(self) -> None:
-        self._interrupted = self._kept = False
+        self._interrupted = self._kept = self._brought = False
         self._updated.clear()
         self._settle()
 

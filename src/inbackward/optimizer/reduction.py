@@ -18,13 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Reduction:
-    """The communication hook of one DDP module, for one optimizer.
+    """The communication hook of one DDP module, for all optimizers that have some of its parameters.
+
+    A module takes one hook, once; so there is one of these for each (``of``), which optimizers join, and which outlives
+    them.
 
     Args:
-        owner: the optimizer, held weakly; once it is dead, the hook only reduces.
-        final: called with the owner and parameters whose ``.grad`` is now that of all ranks, in whatever thread has
-            brought it. It may take the gradients; those that it leaves stay, as DDP would have left them.
-        module: must not have a communication hook yet.
+        module: must not have another communication hook.
 
     Attributes:
         parameters: those whose gradients come this way.
@@ -35,8 +35,8 @@ class Reduction:
         RuntimeError: from DDP, if there is a communication hook already.
     """
 
-    def __init__(self, owner: Any, final: Callable[[Any, list[Tensor]], None], module: DistributedDataParallel) -> None:
-        self._owner, self._final = weakref.ref(owner), final
+    def __init__(self, module: DistributedDataParallel) -> None:
+        self._joined: list[tuple[weakref.ref[Any], Callable[[Any, list[Tensor]], None]]] = []
         self._module = weakref.ref(module)
         self._world = dist.get_world_size(module.process_group)
         # Where a parameter may be unused, a bucket holds zeros for it, and only all ranks together know.
@@ -46,6 +46,25 @@ class Reduction:
         module.register_comm_hook(self, _reduce)
         reducer: Any = module.reducer
         reducer._set_optimizer_in_backward()  # or DDP would write back the gradients that were taken
+
+    @classmethod
+    def of(cls, module: DistributedDataParallel) -> Reduction:
+        """That of ``module``, made where it has none."""
+        if module not in _OF_MODULES:
+            _OF_MODULES[module] = cls(module)
+        return _OF_MODULES[module]
+
+    def join(self, owner: Any, final: Callable[[Any, list[Tensor]], None]) -> None:
+        """Serve an optimizer too.
+
+        Args:
+            owner: held weakly; once it is dead it is left out.
+            final: called with the owner and parameters whose ``.grad`` is now that of all ranks, in whatever thread has
+                brought it: the owner's own among them, and others. It may take the gradients of its own; those that
+                nobody takes stay, as DDP would have left them.
+        """
+        self._joined = [(ref, known) for ref, known in self._joined if ref() not in (None, owner)]
+        self._joined.append((weakref.ref(owner), final))
 
     def prepare(self, loss: Tensor) -> None:
         """Before another backward over the same graph, for which DDP would otherwise reduce nothing, in silence."""
@@ -78,9 +97,10 @@ class Reduction:
                     p.grad = gradient
                 elif p.grad.data_ptr() != gradient.data_ptr():
                     p.grad.copy_(gradient)
-            owner = self._owner()
-            if owner is not None:
-                self._final(owner, [p for p, _ in taking_part])
+            for ref, final in self._joined:
+                owner = ref()
+                if owner is not None:
+                    final(owner, [p for p, _ in taking_part])
             for p, gradient in taking_part:
                 if p.grad is gradient:
                     p.grad = gradient.clone()  # the bucket is filled anew by the next backward
@@ -89,6 +109,9 @@ class Reduction:
             return buffer
 
         return torch.futures.collect_all(parts).then(hand_over)
+
+
+_OF_MODULES: weakref.WeakKeyDictionary[DistributedDataParallel, Reduction] = weakref.WeakKeyDictionary()
 
 
 def _reduce(state, bucket):  # type: ignore[no-untyped-def]

@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     from inbackward.optimizer.in_backward import OptimizerInBackward
 
 
+def dense(parameters: list[Tensor]) -> list[Tensor]:
+    """Those whose gradients have a norm: torch has none for a sparse one, which a scaler takes nevertheless."""
+    return [p for p in parameters if p.grad is not None and not p.grad.is_sparse]
+
+
+def local(norm: Tensor) -> Tensor:
+    """What this rank's part of a gradient has of its norm, so that no rank waits for another here."""
+    part: Tensor = norm.to_local() if hasattr(norm, "to_local") else norm
+    return part
+
+
 class Passes:
     """One call of `OptimizerInBackward.backward`.
 
@@ -33,6 +44,7 @@ class Passes:
         self._clipping = clipping
         self._scaling = scaling
         self._norms: dict[Tensor, Tensor] = {}
+        self._looked_again = False
         self._total: Tensor | None = None
 
     def run(self, loss: Tensor, arguments: dict[str, Any]) -> Tensor | None:
@@ -87,14 +99,34 @@ class Passes:
     def _measure(self, parameters: list[Tensor]) -> None:
         if self._scaling is not None:
             self._scaling.unscale(parameters)
-        if self._clipping.max_norm is not None:
-            self._norms.update(self._clipping.norms(parameters))
+        self._norms.update(
+            self._clipping.norms(parameters if self._clipping.max_norm is not None else dense(parameters))
+        )
         for p in parameters:
             p.grad = None
+
+    def _look_again(self, parameters: list[Tensor]) -> None:
+        """Whether the second pass brings what the first did, before any of it is used.
+
+        Looked at once, as reading a number waits for the device. Rounding may differ, where kernels are not
+        deterministic; what it is for is larger.
+        """
+        self._looked_again = True
+        for p, norm in self._clipping.norms(dense(parameters)).items():
+            now, before = local(norm), local(self._norms.get(p, norm))
+            if not torch.allclose(now, before, rtol=1e-2, atol=1e-30, equal_nan=True):
+                raise RuntimeError(
+                    f"{self._optimizer._partial.place_of(p)} got a gradient of norm {before:.6g} in the first of two "
+                    f"backward passes and of {now:.6g} in the second, so it cannot be clipped, and nothing was "
+                    "updated: put earlier micro-batches into `with optimizer.no_step():`, and let custom functions "
+                    "leave what they saved for their backward as it is"
+                )
 
     def _change_and_update(self, parameters: list[Tensor]) -> None:
         if self._scaling is not None:
             self._scaling.unscale(parameters)
+        if self._norms and not self._looked_again:
+            self._look_again(parameters)
         if self._total is not None:
             self._clipping.scale(parameters, self._total)
         self._clipping.each(parameters)

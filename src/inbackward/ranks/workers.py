@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import torch
 
-from inbackward.forking import begin, forking
+from inbackward.forking import begin, end, forking
 from inbackward.ranks.serving import Answer, Serve, answer
 from inbackward.scenario import Scenario
 from inbackward.training import NotRun
@@ -107,7 +107,7 @@ class Workers:
     def stop(self) -> None:
         """End the workers."""
         for worker in self._workers.values():
-            worker.process.kill()
+            end(worker.process.pid)
         for worker in self._workers.values():
             worker.process.join()
             worker.process.close()

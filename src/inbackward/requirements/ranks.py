@@ -35,6 +35,8 @@ def ddp(arms: Arms) -> Iterator[Scenario]:
         yield arm.run("several-buckets", model=several_buckets, parallel=over("ddp"), expect=("moved",))
         yield arm.run("convolution", model=MODELS["convolution"], parallel=over("ddp"))
         yield arm.run("dropout", model=DROPOUT, parallel=over("ddp"), schedule=step_lr())
+        yield arm.run("bucket-view", model=several_buckets, parallel=over("ddp", bucket_view=True))
+        yield arm.run("static-graph", model=ONE_LAYER, parallel=over("ddp", static_graph=True))
 
 
 @requirement("fsdp2", "ranks", "plain under fully_shard.")

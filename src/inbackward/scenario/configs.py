@@ -227,7 +227,8 @@ class ParallelConfig:
     ``fully_shard`` computes and gathers, ``reduce_dtype`` the one in which it reduces gradients (``""``: the
     parameters' own); ``reshard`` is its ``reshard_after_forward``. With ``sync_last`` gradients are reduced at the last
     micro-batch of an iteration only (``no_sync()``, ``set_requires_gradient_sync``). ``sequence`` adds sequence
-    parallelism to tensor parallelism. ``find_unused`` is DDP's ``find_unused_parameters``.
+    parallelism to tensor parallelism. ``find_unused``, ``bucket_view`` and ``static_graph`` are DDP's
+    ``find_unused_parameters``, ``gradient_as_bucket_view`` and ``static_graph``.
     """
 
     strategy: str = "single"
@@ -238,6 +239,8 @@ class ParallelConfig:
     sync_last: bool = False
     sequence: bool = False
     find_unused: bool = False
+    bucket_view: bool = False
+    static_graph: bool = False
 
     def __post_init__(self) -> None:
         choose(self.strategy, STRATEGIES, "parallel.strategy")
@@ -261,8 +264,8 @@ class ParallelConfig:
             f"parallel.strategy is {self.strategy!r}; parallel.sequence goes with tensor parallelism",
         )
         require(
-            not self.find_unused or self.strategy == "ddp",
-            f"parallel.strategy is {self.strategy!r}; parallel.find_unused goes with ddp",
+            not (self.find_unused or self.bucket_view or self.static_graph) or self.strategy == "ddp",
+            f"parallel.strategy is {self.strategy!r}; find_unused, bucket_view and static_graph go with ddp",
         )
 
 

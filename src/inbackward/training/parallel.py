@@ -71,7 +71,12 @@ def spread(model: nn.Module, config: ParallelConfig, device: torch.device, wrap:
     if config.strategy == "ddp":
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(model, find_unused_parameters=config.find_unused)
+        return DistributedDataParallel(
+            model,
+            find_unused_parameters=config.find_unused,
+            gradient_as_bucket_view=config.bucket_view,
+            static_graph=config.static_graph,
+        )
     mesh = device_mesh(config, device)
     if config.strategy.endswith("tensor-parallel"):
         _tensor_parallel(model, mesh["tensor"], config.sequence)
