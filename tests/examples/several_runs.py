@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 
 def not_told(optimizer: Any, model: Any) -> None:
-    """The optimizer steps with the gradients of its own rank."""
+    """An optimizer that would step with the gradients of its own rank."""
 
 
 def not_loaded(path: Any, *parts: Any) -> int:

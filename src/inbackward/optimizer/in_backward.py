@@ -22,7 +22,7 @@ from inbackward.optimizer.hook import StepHook, can_carry_hook, step_hooks, take
 from inbackward.optimizer.own_implementation import OwnImplementation
 from inbackward.optimizer.partial_step import PartialStep
 from inbackward.optimizer.ready import AtEnd, Ready, Use
-from inbackward.optimizer.reduction import Reduction
+from inbackward.optimizer.reduction import Reduction, hint_on_ranks
 from inbackward.optimizer.rehearsal import Rehearsal, is_rehearsal
 from inbackward.optimizer.scaling import Scaling
 from inbackward.optimizer.two_passes import Passes
@@ -335,8 +335,7 @@ class OptimizerInBackward(OptimizerWrapper):
         return RuntimeError(
             f"{self._partial.place_of(p)} has been updated since the last step() and gets a second gradient: call "
             "optimizer.step() after the backward() of each iteration, and put the backwards that come before an "
-            "iteration's last one into `with optimizer.no_step():`"
-            + ("; for a model in DistributedDataParallel, call register_ddp(model)" if _on_ranks() else "")
+            "iteration's last one into `with optimizer.no_step():`" + hint_on_ranks()
         )
 
     def register_ddp(self, module: DistributedDataParallel) -> None:
@@ -429,7 +428,3 @@ class OptimizerInBackward(OptimizerWrapper):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}{' (closed)' if self.closed else ''} over {self._inner!r}"
-
-
-def _on_ranks() -> bool:
-    return torch.distributed.is_available() and torch.distributed.is_initialized()

@@ -117,3 +117,9 @@ _OF_MODULES: weakref.WeakKeyDictionary[DistributedDataParallel, Reduction] = wea
 def _reduce(state, bucket):  # type: ignore[no-untyped-def]
     """DDP takes no method, wants these names, and compares annotations, which here are strings."""
     return state.reduce(bucket)
+
+
+def hint_on_ranks() -> str:
+    """What to add to an error that a DDP module brings about whose optimizer was not told of it."""
+    on_ranks = dist.is_available() and dist.is_initialized()
+    return "; for a model in DistributedDataParallel, call register_ddp(model)" if on_ranks else ""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from inbackward.optimizer.clipping import Clipping
 from inbackward.optimizer.graph import nodes, runs_backwards_within, untouched
+from inbackward.optimizer.reduction import hint_on_ranks
 from inbackward.optimizer.scaling import Scaling
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Passes:
                     f"{self._optimizer._partial.place_of(p)} got a gradient of norm {before:.6g} in the first of two "
                     f"backward passes and of {now:.6g} in the second, so it cannot be clipped, and nothing was "
                     "updated: put earlier micro-batches into `with optimizer.no_step():`, and let custom functions "
-                    "leave what they saved for their backward as it is"
+                    "leave what they saved for their backward as it is" + hint_on_ranks()
                 )
 
     def _change_and_update(self, parameters: list[Tensor]) -> None:
