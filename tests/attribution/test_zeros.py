@@ -6,18 +6,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.faults.fault import scenario_of
-from tests.faults.faults_of_parameters import KeepsZeros, ZerosForEverything, ZerosOnce
-from tests.shapes.mine import AtStep, Mine
+from tests.faults.catching import scenario_of
 
 from inbackward import Implementation
 from inbackward.attribution import FREED, judge_for_requirement
+from inbackward.faults.right import AtStep, Right
+from inbackward.faults.unused import KeepsZeros, ZerosForEverything, ZerosOnce
 from inbackward.judging import Outcome, Verdict
 from inbackward.requirements import CATALOGUE
 from inbackward.verification import Result, Suite
 
 
-class NoArgument(Mine):
+class NoArgument(Right):
     def zero_grad(self) -> None:  # type: ignore[override]
         super().zero_grad()
 
@@ -33,7 +33,7 @@ def judged(target: Any, arm: str) -> Outcome:
     [
         (AtStep, Verdict.EQUIVALENT),
         (KeepsZeros, Verdict.EQUIVALENT),
-        (Mine, Verdict.UNSUPPORTED),
+        (Right, Verdict.UNSUPPORTED),
         (ZerosForEverything, Verdict.NOT_EQUIVALENT),
         (ZerosOnce, Verdict.NOT_EQUIVALENT),
     ],
@@ -43,7 +43,7 @@ def test_zeros_are_met_or_freed(target: Any, verdict: Verdict, arm: str) -> None
 
 
 def test_the_line_says_what_is_done_instead_and_rests_on_numbers() -> None:
-    outcome = judged(Mine, "sgd")
+    outcome = judged(Right, "sgd")
     assert (outcome.message, outcome.divergence) == (FREED, None)
     assert outcome.scenario.zero_grad == "zeros"
     assert outcome.compared == outcome.existing > 0
@@ -55,7 +55,7 @@ def test_a_zero_grad_without_arguments_cannot_be_asked() -> None:
 
 
 def result(*verdicts: Verdict, **fields: Any) -> Result:
-    scenario = scenario_of(Suite(Implementation.drop_in(Mine)), "unused", "zeros-sgd")
+    scenario = scenario_of(Suite(Implementation.drop_in(Right)), "unused", "zeros-sgd")
     outcomes = tuple(Outcome(scenario=scenario, verdict=verdict, compared=1) for verdict in verdicts)
     return Result(requirement=CATALOGUE["unused"], outcomes=outcomes, **fields)
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 from tests.shapes import hooked, lomo, theirs
-from tests.shapes.mine import Mine
 
 from inbackward import Implementation, Scenario, verify
+from inbackward.faults.right import Right
 from inbackward.judging.judge import REFUSALS
 from inbackward.requirements import CATALOGUE
 from inbackward.training import Moment
@@ -25,7 +25,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 THEIRS: dict[str, Any] = {
     "Implementation": Implementation,
     "torch": torch,
-    "Mine": Mine,
+    "Right": Right,
     "register_hooks": hooked.register_hooks,
     "Wrapper": hooked.Wrapper,
     "Lomo": lomo.Lomo,
@@ -81,8 +81,8 @@ def test_the_exceptions_that_refuse_are_those_of_the_judge() -> None:
 
 
 def test_hidden_state_is_counted_as_unobserved() -> None:
-    hidden = Implementation.drop_in(Mine, state=lambda handle, model: {})
-    outcome, shown = (verify(implementation, Scenario()) for implementation in (hidden, Mine))
+    hidden = Implementation.drop_in(Right, state=lambda handle, model: {})
+    outcome, shown = (verify(implementation, Scenario()) for implementation in (hidden, Right))
     assert (outcome.verdict.value, shown.verdict.value) == ("equivalent", "equivalent")
     assert outcome.unobserved > shown.unobserved == 0
     assert outcome.compared < outcome.existing == shown.compared

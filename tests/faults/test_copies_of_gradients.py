@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.faults.fault import scenario_of
-from tests.faults.faults_of_memory import StashesClones
-from tests.shapes.mine import Mine
+from tests.faults.catching import scenario_of
 from torch import Tensor
 
 from inbackward import Implementation, OptimizerInBackward
+from inbackward.faults.memory import StashesClones
+from inbackward.faults.right import Right
 from inbackward.judging import Verdict
 from inbackward.scenario import ModelConfig, Scenario
 from inbackward.verification import Suite
@@ -38,7 +38,7 @@ class Opaque:
     """Shows neither groups nor state, and makes its state in the first backward."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer = Mine(*args, **kwargs)
+        self._optimizer = Right(*args, **kwargs)
 
 
 def test_state_is_no_copy_of_a_gradient() -> None:

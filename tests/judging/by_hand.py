@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from tests.shapes.mine import Mine
 from torch import Tensor
+
+from inbackward.faults.right import Right
 
 Group = dict[str, Any]
 
 
-class ByHand(Mine):
+class ByHand(Right):
     """AdamW as its paper has it, and SGD with momentum, without any of torch's kernels."""
 
     def update(self, p: Tensor) -> None:
@@ -80,7 +81,7 @@ class OneElement(ByHand):
             p.detach()[2, 3] = before[2, 3]
 
 
-class WithKernel(Mine):
+class WithKernel(Right):
     """The implementation's own choice of a kernel, which the scenario did not ask for."""
 
     kernel = "fused"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.shapes.mine import Mine
 from torch import Tensor
 
 import inbackward.verification
 from inbackward import Implementation
+from inbackward.faults.right import Right
 from inbackward.judging import control
 from inbackward.scenario import ModelConfig, Scenario
 from inbackward.training.driver import Driver
@@ -86,7 +86,7 @@ def test_nothing_is_judged_where_it_does_not_agree(monkeypatch: pytest.MonkeyPat
         return "this machine is not deterministic" if dtype == "float64" else ""
 
     monkeypatch.setattr(inbackward.verification, "control", distrust)
-    suite = Suite(Implementation.drop_in(Mine))
+    suite = Suite(Implementation.drop_in(Right))
     small = Scenario(model=ModelConfig(layers=1), iterations=1)
     for _ in range(2):
         assert suite.judge(small).verdict.value == "equivalent"

@@ -6,11 +6,11 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.faults.faults_of_calls import RaisesKeyError, RefusesWithoutAWord
-from tests.shapes.mine import Mine
 from torch import Tensor
 
 from inbackward import Implementation
+from inbackward.faults.calls import RaisesKeyError, RefusesWithoutAWord
+from inbackward.faults.right import Right
 from inbackward.judging import Outcome, Verdict, worst
 from inbackward.scenario import Edit, GroupConfig, ModelConfig, OptimizerConfig, Scenario, StepClosure
 from inbackward.verification import Suite
@@ -25,7 +25,7 @@ def judged(cls: Any, scenario: Scenario, **fields: Any) -> Outcome:
 
 
 def test_a_refusal_is_good_where_it_is_allowed() -> None:
-    outcome = judged(Mine, CLOSURE)
+    outcome = judged(Right, CLOSURE)
     assert outcome.verdict is Verdict.REFUSED
     assert outcome.message == "RuntimeError: step() takes no closure: the update is done inside backward()"
     assert outcome.divergence is None
@@ -33,7 +33,7 @@ def test_a_refusal_is_good_where_it_is_allowed() -> None:
 
 
 def test_the_same_exception_is_a_crash_where_it_is_not() -> None:
-    outcome = judged(Mine, CLOSURE.with_(may_refuse=False))
+    outcome = judged(Right, CLOSURE.with_(may_refuse=False))
     assert outcome.verdict is Verdict.BROKEN
     assert outcome.divergence is not None
     assert outcome.divergence.iteration == 1
@@ -51,7 +51,7 @@ def test_a_refusal_says_why() -> None:
 
 def test_the_references_own_exception_is_to_be_raised() -> None:
     twice = (GroupConfig(), GroupConfig(again=True))
-    outcome = judged(Mine, Scenario(requirement="duplicate-params", model=SMALL, groups=twice))
+    outcome = judged(Right, Scenario(requirement="duplicate-params", model=SMALL, groups=twice))
     assert outcome.verdict is Verdict.EQUIVALENT
     assert outcome.message == "both raise ValueError: some parameters appear in more than one parameter group"
     assert outcome.compared == outcome.existing == 0
@@ -60,25 +60,25 @@ def test_the_references_own_exception_is_to_be_raised() -> None:
 @pytest.mark.parametrize("id", ["plain", "duplicate-params"])
 def test_to_raise_alike_at_once_proves_nothing_where_the_requirement_is_not_the_cause(id: str) -> None:
     twice = (GroupConfig(twice=True),)
-    outcome = judged(Mine, IMPOSSIBLE.with_(requirement=id, groups=twice, may_refuse=True))
+    outcome = judged(Right, IMPOSSIBLE.with_(requirement=id, groups=twice, may_refuse=True))
     assert outcome.verdict is Verdict.NOT_RUN
     assert outcome.message == "both raise ValueError: Invalid learning rate: -1.0; nothing was compared"
 
 
 def test_to_raise_alike_later_holds_as_far_as_it_went() -> None:
     betas = (Edit(at=1, name="betas", value=(0.5,)),)
-    outcome = judged(Mine, Scenario(model=SMALL, events=betas))
+    outcome = judged(Right, Scenario(model=SMALL, events=betas))
     assert outcome.verdict is Verdict.EQUIVALENT
     assert outcome.message.startswith("both raise ValueError: ")
     assert outcome.compared > 0
 
 
-class TakesAnyLr(Mine):
+class TakesAnyLr(Right):
     def __init__(self, params: Any, optimizer_cls: Any, **kwargs: Any) -> None:
         super().__init__(params, optimizer_cls, **{**kwargs, "lr": abs(kwargs["lr"])})
 
 
-class RaisesAnother(Mine):
+class RaisesAnother(Right):
     def __init__(self, params: Any, optimizer_cls: Any, **kwargs: Any) -> None:
         assert kwargs["lr"] > 0, "lr"
         super().__init__(params, optimizer_cls, **kwargs)
@@ -99,7 +99,7 @@ def test_to_raise_another_class_is_broken() -> None:
     assert "AssertionError" in outcome.message
 
 
-class FailsInTheThird(Mine):
+class FailsInTheThird(Right):
     def update(self, p: Tensor) -> None:
         super().update(p)
         if self.state[p]["step"] == 3 and p.dim() == 1:
@@ -114,7 +114,7 @@ def test_a_crash_says_in_which_iteration() -> None:
     assert outcome.divergence.iteration == 2
 
 
-class Interrupted(Mine):
+class Interrupted(Right):
     def update(self, p: Tensor) -> None:
         raise KeyboardInterrupt
 
@@ -128,7 +128,7 @@ class Opaque:
     """Shows neither state nor groups."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._optimizer = Mine(*args, **kwargs)
+        self._optimizer = Right(*args, **kwargs)
 
     def step(self) -> None:
         self._optimizer.step()
@@ -138,7 +138,7 @@ class Opaque:
 
 
 def test_what_a_handle_hides_is_counted_and_never_equal() -> None:
-    shown, hidden = judged(Mine, Scenario(model=SMALL)), judged(Opaque, Scenario(model=SMALL))
+    shown, hidden = judged(Right, Scenario(model=SMALL)), judged(Opaque, Scenario(model=SMALL))
     assert shown.verdict is hidden.verdict is Verdict.EQUIVALENT
     assert shown.existing == hidden.existing == shown.compared
     parameters, entries, iterations = 12, 3, 4

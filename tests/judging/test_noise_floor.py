@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 from tests.judging.by_hand import ByHand, OneElement, OnePercent, OneRow, TenthOfAThousandth, WithForeach, WithKernel
-from tests.shapes.mine import Mine
 from torch import Tensor
 
 from inbackward import Implementation
+from inbackward.faults.right import Right
 from inbackward.judging import Outcome
 from inbackward.judging.noise import LIMIT
 from inbackward.requirements import CATALOGUE
@@ -33,7 +33,7 @@ STEP = ScheduleConfig(cls="StepLR", kwargs={"step_size": 1, "gamma": 0.5})
 on_each_optimizer = pytest.mark.parametrize("optimizer", OPTIMIZERS)
 
 
-def judged(cls: type[Mine], optimizer: str, **fields: object) -> Outcome:
+def judged(cls: type[Right], optimizer: str, **fields: object) -> Outcome:
     fields.setdefault("model", SMALL)
     return Suite(Implementation.drop_in(cls)).judge(Scenario(optimizer=OPTIMIZERS[optimizer], **fields))  # type: ignore[arg-type]
 
@@ -85,7 +85,7 @@ def test_bf16_alone_has_no_power(cls: type[ByHand], optimizer: str) -> None:
     assert outcome.uninformative > 0
 
 
-class OffInBfloat16(Mine):
+class OffInBfloat16(Right):
     def narrowed(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
         lr = group["lr"] * 1.01 if p.dtype == torch.bfloat16 else group["lr"]
         return {**super().narrowed(group, p), "lr": lr}
@@ -118,7 +118,7 @@ def test_what_was_compared_without_power_decides_its_requirement() -> None:
     ("cls", "optimizer", "flavour"),
     [(WithKernel, "adamw", "fused"), (WithForeach, "adamw", ""), (WithForeach, "sgd", "")],
 )
-def test_the_implementations_own_kernel_is_a_legal_flavour(cls: type[Mine], optimizer: str, flavour: str) -> None:
+def test_the_implementations_own_kernel_is_a_legal_flavour(cls: type[Right], optimizer: str, flavour: str) -> None:
     outcome = judged(cls, optimizer)
     assert outcome.verdict.value == "equivalent", outcome.message
     assert outcome.flavour == flavour

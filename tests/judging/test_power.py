@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.shapes.mine import Mine
 from torch import Tensor
 from torch.optim import Optimizer
 
 from inbackward import Implementation
+from inbackward.faults.right import Right
 from inbackward.judging.noise import LIMIT, RUNS, Floor, Rounding
 from inbackward.judging.power import missing_power, score
 from inbackward.judging.what_ifs import NotStepped, ScaledGradient, ScaledLearningRate
@@ -107,7 +107,7 @@ class SignSGD(Optimizer):
                     p.add_(p.grad.sign(), alpha=-group["lr"])
 
 
-class SignByHand(Mine):
+class SignByHand(Right):
     factor = 1.0
 
     def update(self, p: Tensor) -> None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.shapes import hooked, lomo, theirs
-from tests.shapes.mine import Mine
 
 from inbackward import Implementation
 from inbackward.attribution import FREED, judge_for_requirement
+from inbackward.faults.right import Right
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario import Scenario
 from inbackward.training import Moment
@@ -21,7 +21,7 @@ from inbackward.training.setting import Setting
 from inbackward.verification import Result, Suite
 
 SHAPES = {
-    "a class": Suite(Implementation.drop_in(Mine)),
+    "a class": Suite(Implementation.drop_in(Right)),
     "a dict of optimizers": Suite(hooked.implementation),
     "fused_backward": Suite(lomo.implementation),
     "a flag": Suite(theirs.implementation),

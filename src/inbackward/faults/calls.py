@@ -6,19 +6,23 @@ import random
 from typing import Any
 
 import torch
-from tests.faults.fault import Fault
-from tests.shapes.mine import Mine
-from torch import Tensor
+
+from inbackward.faults.fault import fault
+from inbackward.faults.right import Right
 
 # step(closure)
 
 
-class ClosureIgnored(Mine):
+@fault("closure")
+class ClosureIgnored(Right):
+    """Takes a closure and never calls it."""
+
     def step(self, closure: Any = None) -> None:
         pass
 
 
-class ClosureTwice(Mine):
+@fault("closure", what_if="stepped-twice")
+class ClosureTwice(Right):
     """Evaluates the closure for the update, and again for the loss that it returns."""
 
     def step(self, closure: Any = None) -> None:
@@ -27,14 +31,18 @@ class ClosureTwice(Mine):
             closure()
 
 
-class RefusesTooLate(Mine):
+@fault("closure")
+class RefusesTooLate(Right):
+    """Refuses a closure when it has been evaluated."""
+
     def step(self, closure: Any = None) -> None:
         if closure is not None:
             closure()
             super().step(closure)
 
 
-class RefusesAfterMakingState(Mine):
+@fault("closure", subtle=True)
+class RefusesAfterMakingState(Right):
     """Makes ready for the closure what it then refuses to do: only a counter has changed."""
 
     def step(self, closure: Any = None) -> None:
@@ -45,15 +53,10 @@ class RefusesAfterMakingState(Mine):
         super().step(closure)
 
 
-class Raises(Mine):
-    error: BaseException
+@fault("closure", subtle=True)
+class RefusesAfterHalvingLr(Right):
+    """Halves the lr for the closure that it then refuses."""
 
-    def step(self, closure: Any = None) -> None:
-        if closure is not None:
-            raise self.error
-
-
-class RefusesAfterHalvingLr(Mine):
     def step(self, closure: Any = None) -> None:
         if closure is not None:
             for group in self.param_groups:
@@ -61,22 +64,44 @@ class RefusesAfterHalvingLr(Mine):
         super().step(closure)
 
 
-class RefusesAfterDrawing(Mine):
+@fault("closure", subtle=True)
+class RefusesAfterDrawing(Right):
+    """Draws a random number for the closure that it then refuses."""
+
     def step(self, closure: Any = None) -> None:
         if closure is not None:
             random.random()
         super().step(closure)
 
 
+class Raises(Right):
+    """Answers a closure with an exception."""
+
+    error: BaseException
+
+    def step(self, closure: Any = None) -> None:
+        if closure is not None:
+            raise self.error
+
+
+@fault("closure", subtle=True)
 class RefusesWithoutAWord(Raises):
+    """Refuses a closure with an exception that says nothing."""
+
     error = RuntimeError(" ")
 
 
+@fault("closure")
 class RaisesKeyError(Raises):
+    """Answers a closure with a ``KeyError``."""
+
     error = KeyError("closure")
 
 
+@fault("closure")
 class Exits(Raises):
+    """Answers a closure by leaving the process."""
+
     error = SystemExit("no closures here")
 
 
@@ -84,12 +109,18 @@ class Stop(BaseException):
     """Not an ``Exception``: an ``except Exception`` around the suite does not see it."""
 
 
+@fault("closure")
 class RaisesBaseException(Raises):
+    """Answers a closure with what is no ``Exception``."""
+
     error = Stop("no closures here")
 
 
-class ExitsInsideBackward(Mine):
-    def update(self, p: Tensor) -> None:
+@fault("plain")
+class ExitsInsideBackward(Right):
+    """Leaves the process in the middle of a backward."""
+
+    def update(self, p: Any) -> None:
         if p.dim() == 1:
             raise SystemExit(3)
         super().update(p)
@@ -98,12 +129,12 @@ class ExitsInsideBackward(Mine):
 # step() and zero_grad() once more
 
 
-class StepAgain(Mine):
+class StepAgain(Right):
     """Tells a further ``step()`` from the one after a backward."""
 
     fresh = False
 
-    def update(self, p: Tensor) -> None:
+    def update(self, p: Any) -> None:
         self.fresh = True
         super().update(p)
 
@@ -117,22 +148,29 @@ class StepAgain(Mine):
         raise NotImplementedError
 
 
+@fault("extra-step-calls", subtle=True)
 class CountsEveryCall(StepAgain):
+    """Counts a ``step()`` that has nothing to update."""
+
     def again(self) -> None:
         for entries in self.state.values():
             if "step" in entries:
                 entries["step"] += 1
 
 
+@fault("extra-step-calls", subtle=True)
 class DecaysEveryCall(StepAgain):
+    """Decays at a ``step()`` that has nothing to update."""
+
     def again(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 p.detach().mul_(1 - 1e-3)
 
 
+@fault("extra-step-calls")
 class StepsOnZeros(StepAgain):
-    """Without a gradient it steps on zeros, as a warm-up of the optimizer state does."""
+    """Steps on zeros where there is no gradient, as a warm-up of the optimizer state does."""
 
     def again(self) -> None:
         for group in self.param_groups:
@@ -142,13 +180,26 @@ class StepsOnZeros(StepAgain):
                 p.grad = None
 
 
+@fault("extra-step-calls")
 class NothingToStep(StepAgain):
+    """Takes a ``step()`` that has nothing to update for a mistake."""
+
     def again(self) -> None:
         raise RuntimeError("no gradient has been seen")
 
 
-class ZeroGradFills(Mine):
-    """The second ``zero_grad()`` of an iteration finds ``None`` and fills it in."""
+@fault("extra-step-calls", reports=(40,))
+class NothingToZero(Right):
+    """Is not there before the first backward, and ``None`` has no ``zero_grad()``."""
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        handle: Any = self.inner if self.state else None
+        handle.zero_grad(set_to_none)
+
+
+@fault("extra-step-calls", subtle=True)
+class ZeroGradFills(Right):
+    """Fills gradients in where the second ``zero_grad()`` of an iteration finds ``None``."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for group in self.param_groups:
@@ -161,17 +212,22 @@ class ZeroGradFills(Mine):
 # Reading
 
 
-class StateDictMakesState(Mine):
-    """A state dict must have state, so it takes a step on zeros where there is none yet."""
+@fault("observer", reports=(30,))
+class StateDictMakesState(StepsOnZeros):
+    """Takes a step on zeros where a state dict is asked for and there is no state yet."""
+
+    def again(self) -> None:
+        pass
 
     def state_dict(self) -> dict[str, Any]:
         if not self.state:
-            StepsOnZeros.again(self)  # type: ignore[arg-type]
+            StepsOnZeros.again(self)
         return super().state_dict()
 
 
-class StateDictMovesOut(Mine):
-    """The caller gets the momentum itself, and it starts anew here."""
+@fault("observer")
+class StateDictMovesOut(Right):
+    """Gives the caller the momentum itself, and begins a new one."""
 
     def state_dict(self) -> dict[str, Any]:
         saved = super().state_dict()
@@ -182,8 +238,9 @@ class StateDictMovesOut(Mine):
         return saved
 
 
-class GroupsWithBaseLr(Mine):
-    """A group that is read says the lr that it began with, to the one who reads and to the update."""
+@fault("observer", subtle=True)
+class GroupsWithBaseLr(Right):
+    """Says of a group the lr that it began with, to the one who reads and to the update."""
 
     def state_dict(self) -> dict[str, Any]:
         for group in self.param_groups:
@@ -191,39 +248,9 @@ class GroupsWithBaseLr(Mine):
         return super().state_dict()
 
 
-class StateDictNamesItself(Mine):
+@fault("observer", subtle=True)
+class StateDictNamesItself(Right):
+    """Draws a name for every state dict."""
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "run": int(torch.randint(1 << 30, ()))}
-
-
-TOO_LATE = "RuntimeError: step() takes no closure: the update is done inside backward(), but only after"
-LATE = f"{TOO_LATE} numbers had changed"
-
-FAULTS = [
-    Fault(ClosureIgnored, "closure", "at-first-adamw", "iteration 0, loss "),
-    Fault(ClosureIgnored, "closure", "later-sgd", "iteration 2, loss ", first={"loss": 2, "parameter": 2}),
-    Fault(ClosureTwice, "closure", "later-sgd", "iteration 2, "),
-    Fault(RefusesTooLate, "closure", "at-first-sgd", LATE, verdict="broken"),
-    Fault(RefusesTooLate, "closure", "later-adamw", LATE, verdict="broken"),
-    Fault(RefusesAfterMakingState, "closure", "at-first-adamw", LATE, verdict="broken"),
-    Fault(RefusesAfterHalvingLr, "closure", "later-adamw", f"{TOO_LATE} hyperparameters had changed", verdict="broken"),
-    Fault(
-        RefusesAfterHalvingLr, "closure", "at-first-sgd", f"{TOO_LATE} hyperparameters had changed", verdict="broken"
-    ),
-    Fault(RefusesAfterDrawing, "closure", "later-sgd", f"{TOO_LATE} random numbers were drawn", verdict="broken"),
-    Fault(RefusesWithoutAWord, "closure", "at-first-adamw", "RuntimeError: ", verdict="broken"),
-    Fault(RaisesKeyError, "closure", "at-first-adamw", "KeyError: 'closure'", verdict="broken"),
-    Fault(Exits, "closure", "later-adamw", "SystemExit: no closures here", verdict="broken"),
-    Fault(RaisesBaseException, "closure", "later-adamw", "Stop: no closures here", verdict="broken"),
-    Fault(ExitsInsideBackward, "plain", "one-layer-adamw", "SystemExit: 3", verdict="broken"),
-    Fault(CountsEveryCall, "extra-step-calls", "after-step-adamw", "iteration 0, state ", first={"parameter": 1}),
-    Fault(DecaysEveryCall, "extra-step-calls", "before-the-first-backward-sgd", "iteration 0, loss "),
-    Fault(DecaysEveryCall, "extra-step-calls", "before-a-later-backward-adamw", "iteration 2, loss "),
-    Fault(StepsOnZeros, "extra-step-calls", "after-twice-each-sgd", "iteration 0, parameter "),
-    Fault(NothingToStep, "extra-step-calls", "before-the-first-backward-adamw", "RuntimeError: no ", verdict="broken"),
-    Fault(ZeroGradFills, "extra-step-calls", "after-zero-grad-adamw", "iteration 0, gradient "),
-    Fault(StateDictMakesState, "observer", "state-dict-at-first-adamw", "iteration 0, ", first={"state": 0}),
-    Fault(StateDictMovesOut, "observer", "all-every-iteration-sgd", "iteration 1, parameter "),
-    Fault(GroupsWithBaseLr, "observer", "all-under-warm-up-adamw", "iteration 0, parameter "),
-    Fault(StateDictNamesItself, "observer", "state-dict-at-first-sgd", "iteration 0, rng "),
-]

@@ -1,4 +1,4 @@
-"""A fault: a small wrong implementation, and how the suite must catch it."""
+"""How a wrong implementation must be caught: in which scenario, and what the outcome says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tests.shapes.mine import Mine
 
 from inbackward.judging.compare import compare
 from inbackward.requirements import CATALOGUE
@@ -17,30 +16,19 @@ from inbackward.verification import Suite
 
 
 @dataclass(frozen=True)
-class Fault:
-    """What is wrong (a class called like the package's own, or an ``Implementation``), and what must be found.
+class Where:
+    """A scenario of the requirement in question in which a fault shows. One is enough to fail the requirement.
 
     Attributes:
-        target: the wrong implementation.
-        id: the requirement that must catch it. One caught scenario is enough to fail the requirement.
-        scenario: the name of that scenario.
-        right: an implementation that passes this scenario, to show that it can be passed.
+        scenario: its name.
         message: the outcome's message starts with it; for a divergence that is its iteration, quantity and name.
         first: quantity to the iteration at which it first leaves the reference, over all tensors of the run.
     """
 
-    target: Any
-    id: str
     scenario: str
     message: str
     verdict: str = "not-equivalent"
-    right: Any = Mine
     first: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        name = getattr(self.target, "__name__", "") or self.target.name
-        return f"{self.id}-{name}-{self.scenario}"
 
 
 def scenario_of(suite: Suite, id: str, name: str) -> Scenario:
@@ -62,12 +50,12 @@ def first_mismatches(implementation: Implementation, scenario: Scenario) -> dict
     return first
 
 
-def assert_caught(fault: Fault) -> None:
-    suite = Suite(as_implementation(fault.target))
-    scenario = scenario_of(suite, fault.id, fault.scenario)
+def assert_caught(target: Any, id: str, where: Where) -> None:
+    suite = Suite(as_implementation(target))
+    scenario = scenario_of(suite, id, where.scenario)
     outcome = suite.judge(scenario)
-    assert outcome.verdict.value == fault.verdict, outcome.message
-    assert outcome.message.startswith(fault.message), outcome.message
-    if fault.first:
+    assert outcome.verdict.value == where.verdict, outcome.message
+    assert outcome.message.startswith(where.message), outcome.message
+    if where.first:
         found = first_mismatches(suite.implementation, scenario)
-        assert {quantity: found.get(quantity) for quantity in fault.first} == dict(fault.first)
+        assert {quantity: found.get(quantity) for quantity in where.first} == dict(where.first)

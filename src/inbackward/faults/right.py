@@ -1,8 +1,8 @@
 """A right optimizer in backward of the simplest kind: a class over one optimizer, narrowed to a parameter at a time.
 
-It is written apart from the package's own class, so that a flaw of that one is not taken for the truth. The faults of
-``tests/faults`` derive from it: each of its methods is something that can be got wrong. What it cannot do at all
-(accumulate, clip, skip a step that ``backward()`` has done) ``AtStep`` can: the plain optimizer in the same clothes.
+It is written apart from the package's own class, so that a flaw of that one is not taken for the truth. Most faults
+derive from it: each of its methods is something that can be got wrong. What it cannot do at all (accumulate, clip, skip
+a step that ``backward()`` has done) ``AtStep`` can: the plain optimizer in the same clothes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,27 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
-STEPPED_BY = WeakTensorKeyDictionary()
+# Of no type that mypy knows, since a wrapper has neither the overloads of its step() nor groups that can be set.
+Base: Any = Optimizer
+
+STEPPED_BY: Any = WeakTensorKeyDictionary()
 
 
-class Mine(Optimizer):
+class Carried:
+    """The attribute ``optimizer_in_backward`` of a class whose subclasses are integrated otherwise than by ``drop_in``.
+
+    Args:
+        make: from the class that is asked to its ``Implementation``.
+    """
+
+    def __init__(self, make: Callable[[Any], Any]) -> None:
+        self.make = make
+
+    def __get__(self, instance: object, owner: Any) -> Any:
+        return self.make(owner)
+
+
+class Right(Base):  # type: ignore[misc]
     def __init__(self, params: Any, optimizer_cls: Callable[..., Optimizer], **kwargs: Any) -> None:
         self.inner = optimizer_cls(params, **kwargs)
         self.__setstate__({})  # the rest of Optimizer.__init__, without groups of its own
@@ -29,7 +46,7 @@ class Mine(Optimizer):
             self.watch(group["params"])
         weakref.finalize(self, unhook, self.hooks)
 
-    def watch(self, parameters: list[Tensor]) -> None:
+    def watch(self, parameters: list[Any]) -> None:
         """Hold this object weakly from each parameter; whoever watches a parameter last is the one who steps it."""
         me = weakref.ref(self)
 
@@ -105,7 +122,7 @@ def unhook(hooks: list[Any]) -> None:
         hooks.pop().remove()
 
 
-class AtStep(Mine):
+class AtStep(Right):
     """Updates in ``step()`` what has a gradient, as every plain optimizer does."""
 
     def watch(self, parameters: list[Tensor]) -> None:
