@@ -12,20 +12,28 @@ from typing import Any
 import pytest
 import torch
 from tests.examples.conftest import EXAMPLES
+from tests.launched import ended
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 KINDS = ("plain", "in-backward")
 
 
-def torchrun(folder: Path, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def torchrun(folder: Path, script: Path, *arguments: str) -> tuple[int, str]:
+    """The exit status, and what was printed to stderr."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    process = subprocess.Popen(
+        [*command, *arguments],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
+    status, _, err = ended(process)
+    return status, err
 
 
-def several(folder: Path, *runs: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+def several(folder: Path, *runs: dict[str, Any]) -> tuple[int, str]:
     return torchrun(folder, Path(__file__).with_name("several_runs.py"), str(EXAMPLES), json.dumps(runs))
 
 
@@ -64,8 +72,8 @@ def test_the_same_losses_and_resumed_by_the_other(tmp_path: Path) -> None:
         runs += [run(f"{where}/{a}-{b}", b, parallel, f"--resume={where}/{a}/step-2") for a in KINDS for b in KINDS]
         runs += [run(f"{where}/fault", "plain", parallel, f"--resume={where}/plain/step-2", fault="not-loaded")]
     runs += [run("moved", "plain", "fsdp2", "--resume=ddp/plain/step-2")]
-    done = several(tmp_path, *runs)
-    assert done.returncode == 0, done.stderr[-4000:]
+    status, err = several(tmp_path, *runs)
+    assert status == 0, err[-4000:]
     for parallel in ("ddp", "fsdp2"):
         where = tmp_path / parallel
         losses = {folder.name: rows(folder) for folder in where.iterdir()}
@@ -83,14 +91,14 @@ def test_the_same_losses_and_resumed_by_the_other(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_that_was_not_told_of_ddp_says_so(tmp_path: Path) -> None:
-    done = several(tmp_path, run("not-told", "in-backward", "ddp", fault="not-told"))
-    assert done.returncode == 1
-    assert "for a model in DistributedDataParallel, call register_ddp(model)" in done.stderr
+    status, err = several(tmp_path, run("not-told", "in-backward", "ddp", fault="not-told"))
+    assert status == 1
+    assert "for a model in DistributedDataParallel, call register_ddp(model)" in err
 
 
 def test_the_command(tmp_path: Path) -> None:
-    done = torchrun(tmp_path, EXAMPLES / "finetune_distributed.py", "--out=run", "--steps=1", "--device=cpu")
-    assert done.returncode == 0, done.stderr[-4000:]
+    status, err = torchrun(tmp_path, EXAMPLES / "finetune_distributed.py", "--out=run", "--steps=1", "--device=cpu")
+    assert status == 0, err[-4000:]
     assert len((tmp_path / "run" / "losses.csv").read_text().splitlines()) == 2
 
 

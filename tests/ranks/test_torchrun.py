@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.launched import ended
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forks")
 
@@ -118,15 +119,6 @@ def start(project: Path, command: list[str], *arguments: str, **environment: str
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    try:
-        out, err = process.communicate(timeout=300)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-    return process.returncode, out, err
 
 
 def statuses(err: str) -> set[str]:

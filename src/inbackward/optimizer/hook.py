@@ -18,6 +18,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from inbackward.optimizer.ready import Ready
+
 # What autograd calls to run the backward of a custom function: a hook below it belongs to a backward within.
 _CUSTOM_BACKWARD = BackwardCFunction.apply.__code__
 _ENGINE = _engine_run_backward.__code__
@@ -29,6 +31,10 @@ class StepHook:
     The hooks on the parameters are the only record of who steps what: there is no registry that could leak or disagree.
     The optimizer is held weakly, so that deleting it stops it. An optimizer that dies takes its hooks along, unless it
     never stepped: then it was most likely dropped by mistake, and the hooks stay to say so at the first backward.
+
+    Attributes:
+        ready: takes the further gradients of a backward without asking the optimizer again, which has let it. A hook is
+            called among the kernels of a backward, where each line of Python costs several times what it does alone.
     """
 
     def __init__(self, owner: Optimizer, step: Callable[[Any, Tensor], None]) -> None:
@@ -36,6 +42,7 @@ class StepHook:
         self._step = step
         self._handles: list[RemovableHandle] = []
         self._removed = self._used = False
+        self.ready: Ready | None = None
         weakref.finalize(owner, self._owner_died).atexit = False
 
     @property
@@ -44,6 +51,10 @@ class StepHook:
         return self._owner()
 
     def __call__(self, p: Tensor) -> None:
+        ready = self.ready
+        if ready is not None and ready.task == torch._C._current_graph_task_id():
+            ready.add(p)
+            return
         owner = self._owner()
         if self._removed or p.grad is None:  # removed: autograd had already listed this parameter's hooks
             return

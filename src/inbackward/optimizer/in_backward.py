@@ -275,7 +275,7 @@ class OptimizerInBackward(OptimizerWrapper):
                 if id(p) in self._updated:
                     raise self._second(p)
             if own and not self._keeps:
-                (self._use or self._apply)(own)
+                self._use_up(own)
 
     def _update(self, p: Tensor) -> None:
         """Use the gradient of `p`, which is final: now, or with the next ones, at the latest when this backward ends.
@@ -283,12 +283,14 @@ class OptimizerInBackward(OptimizerWrapper):
         The hooks come here, and so may whoever else knows that a gradient is final.
         """
         with self._lock:
-            backward = self._backwards.get(torch._C._current_graph_task_id()) or self._enter()
+            ready = self._backwards.get(torch._C._current_graph_task_id()) or self._enter()
             if id(p) in self._updated:
                 raise self._second(p)
-            if self._keeps or backward.nested:
+            if self._keeps or ready.nested:
                 return  # nested, pytorch#81296: a weight shared by two segments comes here once a segment
-            backward.add(p)
+            ready.add(p)
+            if not self._reductions and ready.task >= 0:
+                self._hook.ready = ready
 
     def _enter(self) -> Ready:
         """A backward has brought its first gradient. Refuse one that would update a parameter twice."""
@@ -296,19 +298,27 @@ class OptimizerInBackward(OptimizerWrapper):
         self._brought = True
         task = torch._C._current_graph_task_id()
         if task < 0:  # compiled autograd runs the hooks outside of any backward
-            return Ready(self._use or self._apply, 0, nested=False)
+            return Ready(self._use_up, 0, self._lock, task)
         nested = within_another_backward()
         if not nested:  # else the parameters were updated by the backward around it
             for p in self._updated.values():
                 if takes_part(p):
                     raise self._second(p)
-        ready = self._backwards[task] = Ready(self._use or self._apply, self._limit, nested)
+        ready = self._backwards[task] = Ready(self._use_up, self._limit, self._lock, task, nested)
         AtEnd(partial(self._leave, task))
         return ready
+
+    def _use_up(self, parameters: list[Tensor]) -> None:
+        """Update with their gradients, or do what they are wanted for instead."""
+        for p in parameters:
+            if id(p) in self._updated:
+                raise self._second(p)
+        (self._use or self._apply)(parameters)
 
     def _leave(self, task: int, failed: bool) -> None:
         with self._lock:
             ready = self._backwards.pop(task, None)
+            self._hook.ready = None
             self._interrupted |= failed
             if ready is not None:
                 ready.flush()
@@ -319,9 +329,8 @@ class OptimizerInBackward(OptimizerWrapper):
             self._leave(task, failed=True)
 
     def _apply(self, parameters: list[Tensor]) -> None:
-        self._updated.update(
-            (id(p), p) for p in parameters
-        )  # before, as an optimizer that raises may have updated some of them
+        # Before, as an optimizer that raises may have updated some of them.
+        self._updated.update(zip(map(id, parameters), parameters))
         self._partial.step(parameters)
 
     def _parameters(self) -> list[Tensor]:

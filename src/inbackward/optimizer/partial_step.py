@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 # torch wraps every `step` in one function, which runs the hooks that are common to all optimizers and opens a profiler
 # range. Its code object tells it from other decorators; the mark that torch sets on it is copied by functools.wraps.
 _WRAPPER = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noqa: B009
+_any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 _OF_PARAMETERS = ("params", "param_names")  # group entries that hold one item a parameter
 
 
@@ -50,7 +51,7 @@ class PartialStep:
         }
         self._inner.param_groups = list(narrowed.values())
         try:
-            with _without_autocast({p.device.type for p in parameters}):
+            with _without_autocast(parameters):
                 _bare_step(self._inner)
         finally:
             self._inner.param_groups = groups
@@ -129,8 +130,11 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b) or (a != a and b != b)
 
 
-def _without_autocast(kinds: set[str]) -> AbstractContextManager[Any]:
+def _without_autocast(parameters: Sequence[Tensor]) -> AbstractContextManager[Any]:
     """An optimizer steps outside autocast in the usual loop, even where `backward()` is called inside it."""
+    if not _any_autocast():
+        return nullcontext()
+    kinds = {p.device.type for p in parameters}
     active = [kind for kind in kinds if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)]
     if not active:
         return nullcontext()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -20,32 +21,40 @@ class Ready:
     What a CUDA stream computed is used on that stream, where no synchronisation is needed, so each has its own.
 
     Args:
-        use: what is done with the gradients.
+        use: what is done with the gradients, with `lock` held.
         limit: bytes of gradients at which they are used.
+        lock: autograd has one thread a device.
+        task: the backward's number, -1 outside of any.
         nested: whether the backward runs within another one, which alone knows when a gradient is final.
     """
 
-    def __init__(self, use: Use, limit: int, nested: bool) -> None:
+    def __init__(
+        self, use: Use, limit: int, lock: AbstractContextManager[Any], task: int, nested: bool = False
+    ) -> None:
+        self.task = task
         self.nested = nested
         self._use = use
         self._limit = limit
+        self._lock = lock
         self._buckets: dict[Any, _Bucket] = {}
 
     def add(self, p: Tensor) -> None:
         """Take `p`, and use what waits once that is enough."""
         stream = torch.cuda.current_stream(p.device) if p.is_cuda else None
-        bucket = self._buckets.get(stream)
-        if bucket is None:
-            bucket = self._buckets[stream] = _Bucket()
-        bucket.parameters[id(p)] = p
-        bucket.bytes += p.nbytes
-        if bucket.bytes >= self._limit:
-            self._use_up(self._buckets.pop(stream))
+        with self._lock:
+            bucket = self._buckets.get(stream)
+            if bucket is None:
+                bucket = self._buckets[stream] = _Bucket()
+            bucket.parameters[id(p)] = p
+            bucket.bytes += p.nbytes
+            if bucket.bytes >= self._limit:
+                self._use_up(self._buckets.pop(stream))
 
     def flush(self) -> None:
         """Use all that waits."""
-        while self._buckets:
-            self._use_up(self._buckets.popitem()[1])
+        with self._lock:
+            while self._buckets:
+                self._use_up(self._buckets.popitem()[1])
 
     def _use_up(self, bucket: _Bucket) -> None:
         """But for gradients that somebody has removed while they waited."""
