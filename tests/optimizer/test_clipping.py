@@ -249,6 +249,14 @@ def test_arguments_of_backward_are_passed_on() -> None:
     torch.autograd.grad(graph, twins.model.head.bias)
 
 
+def test_a_tensor_hook_of_the_user_s_is_called_in_each_pass_and_its_change_is_made_once() -> None:
+    twins, calls = Twins(torch.optim.SGD, lr=0.1), []
+    for model in (twins.plain_model, twins.model):
+        model.block.weight.register_hook(lambda grad, of=model: (calls.append(of), grad * 3)[1])
+    iterate(twins, 0, lambda parameters: clip_grad_norm_(parameters, 0.1), max_norm=0.1)
+    assert (calls.count(twins.plain_model), calls.count(twins.model)) == (1, 2)
+
+
 def test_a_checkpointed_segment_is_recomputed_for_each_pass() -> None:
     twins, count = Twins(torch.optim.SGD, lr=0.5), []
 
