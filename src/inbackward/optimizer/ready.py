@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 Use = Callable[[list[Tensor]], None]
 
@@ -17,6 +18,9 @@ class Ready:
 
     They are used together, since one call of a kernel for many parameters costs little more than for one; but never
     more of them than `limit` bytes of gradients and one, as what waits takes memory.
+
+    Under ``fully_shard`` the gradients of a layer lie in one storage, and a few of them that wait would keep all of it:
+    so what waits is used when the last of them comes.
 
     What a CUDA stream computed is used on that stream, where no synchronisation is needed, so each has its own.
 
@@ -37,6 +41,7 @@ class Ready:
         self._limit = limit
         self._lock = lock
         self._buckets: dict[Any, _Bucket] = {}
+        self._of_storages: dict[int, int] = {}  # bytes of gradients that have come of one, by its address
 
     def add(self, p: Tensor) -> None:
         """Take `p`, and use what waits once that is enough."""
@@ -47,8 +52,19 @@ class Ready:
                 bucket = self._buckets[stream] = _Bucket()
             bucket.parameters[id(p)] = p
             bucket.bytes += p.nbytes
-            if bucket.bytes >= self._limit:
+            complete = type(p) is not Parameter and self._completes_a_storage(p)  # a plain one has its own
+            if complete or bucket.bytes >= self._limit:
                 self._use_up(self._buckets.pop(stream))
+
+    def _completes_a_storage(self, p: Tensor) -> bool:
+        gradient: Tensor | None = getattr(p.grad, "_local_tensor", None)
+        if gradient is None:
+            return False
+        storage = gradient.untyped_storage()
+        come = self._of_storages.pop(storage._cdata, 0) + gradient.nbytes
+        if come < storage.nbytes():
+            self._of_storages[storage._cdata] = come
+        return gradient.nbytes < come == storage.nbytes()
 
     def flush(self) -> None:
         """Use all that waits."""

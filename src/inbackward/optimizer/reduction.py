@@ -83,19 +83,18 @@ class Reduction:
         parameters = bucket.parameters()
         mean = bucket.buffer().mul_(1.0 / self._world)  # dividing after the sum rounds otherwise at 3 ranks
         parts = [dist.all_reduce(mean, group=group, async_op=True).get_future()]
-        used = torch.ones(len(parameters), device=mean.device)
+        used = None
         if self._sparse_use:
             used = torch.tensor([float(p.grad is not None) for p in parameters], device=mean.device)
             parts.append(dist.all_reduce(used, group=group, async_op=True).get_future())
 
         def hand_over(_: Any) -> Tensor:
-            taking_part = [
-                (p, g) for p, g, uses in zip(parameters, bucket.gradients(), used.tolist(), strict=True) if uses
-            ]
+            taken = [1.0] * len(parameters) if used is None else used.tolist()
+            taking_part = [(p, g) for p, g, uses in zip(parameters, bucket.gradients(), taken, strict=True) if uses]
             for p, gradient in taking_part:
                 if p.grad is None:
                     p.grad = gradient
-                elif p.grad.data_ptr() != gradient.data_ptr():
+                elif not _same_memory(p.grad, gradient):
                     p.grad.copy_(gradient)
             for ref, final in self._joined:
                 owner = ref()
@@ -109,6 +108,12 @@ class Reduction:
             return buffer
 
         return torch.futures.collect_all(parts).then(hand_over)
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    """By their storages and not by addresses, which a fake tensor has none of."""
+    same: bool = a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    return same and a.storage_offset() == b.storage_offset()
 
 
 _OF_MODULES: weakref.WeakKeyDictionary[DistributedDataParallel, Reduction] = weakref.WeakKeyDictionary()

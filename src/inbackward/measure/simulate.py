@@ -1,0 +1,96 @@
+"""The memory of a training iteration on one of many ranks, without weights, GPUs or the other ranks.
+
+The real model, ``fully_shard``, ``DistributedDataParallel``, activation checkpointing and optimizers run, over fake
+tensors, which have shapes and no bytes, and a fake process group, whose collectives return at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch.distributed as dist
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import Reducer  # type: ignore[attr-defined]
+
+from inbackward.measure.loop import PLAIN, curve_of, layer_bytes, prepare
+from inbackward.measure.memory import Memory, MemoryCurve
+from inbackward.measure.setup import Setup
+from inbackward.training import Implementation, as_implementation
+
+
+def simulate_memory(
+    build: Callable[[], nn.Module], setup: Setup | None = None, implementation: Implementation | None = None
+) -> Memory:
+    """What rank 0 holds over an iteration, in the usual loop and with the step inside the backward.
+
+    The iteration is one in the middle of training: the optimizer has its state. Figures are those of storages: without
+    what an allocator rounds up, or a kernel takes for itself.
+
+    Args:
+        build: makes the model, which maps int64 tokens ``(batch, time)`` to logits ``(batch, time, vocabulary)``, or to
+            an object with ``logits``. It is called on the meta device.
+        setup: the training run.
+        implementation: what steps inside the backward; this package's own class where left out.
+
+    Raises:
+        RuntimeError: there is a default process group already, whose place the fake one would need.
+        TypeError, ValueError: ``build`` makes no module, or one with nothing to train.
+        Exception: whatever the model, or the implementation, raises.
+    """
+    from inbackward.optimizer import OptimizerInBackward
+
+    setup = setup or Setup()
+    plain, sizes = _curve(build, setup, PLAIN)
+    in_backward, _ = _curve(build, setup, implementation or as_implementation(OptimizerInBackward))
+    return Memory(plain, in_backward, sizes)
+
+
+def _curve(
+    build: Callable[[], nn.Module], setup: Setup, implementation: Implementation
+) -> tuple[MemoryCurve, tuple[int, ...]]:
+    with _fake_ranks(setup):
+        model = prepare(build, setup, "meta")
+        tied = _names_of_each(model)
+        setup.shard(model)  # on meta, where it takes no time to cut a parameter into a thousand parts
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model.to_empty(device="cpu")
+            _tie(model, tied)
+            return curve_of(model, setup, implementation), layer_bytes(model)
+
+
+def _names_of_each(model: nn.Module) -> list[list[str]]:
+    """The names of each parameter that has several."""
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, []).append(name)
+    return [each for each in names.values() if len(each) > 1]
+
+
+def _tie(model: nn.Module, tied: list[list[str]]) -> None:
+    """Make one parameter of several again: ``to_empty`` makes one for each name."""
+    for first, *others in tied:
+        for name in others:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, model.get_parameter(first))
+
+
+@contextmanager
+def _fake_ranks(setup: Setup) -> Iterator[None]:
+    """A process group of which this process is rank 0, and in which nobody answers."""
+    if setup.strategy == "single":
+        yield
+        return
+    if dist.is_initialized():
+        raise RuntimeError("there is a default process group already; simulate in a process that has none")
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=setup.world_size, store=FakeStore())
+    try:
+        # DDP agrees with other ranks on another order of its buckets, which takes real numbers, and no other memory.
+        with patch.object(Reducer, "_rebuild_buckets", lambda _: False):
+            yield
+    finally:
+        dist.destroy_process_group()
