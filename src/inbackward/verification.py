@@ -329,7 +329,7 @@ class Suite:
 
     def _judge_here(self, scenario: Scenario, world: World) -> Outcome:
         """The outcome on this rank of ``world``."""
-        with _one_thread():
+        with one_thread():
             with world.of(scenario.parallel.ranks):
                 untrusted = self._untrusted(scenario, world)
             if untrusted:
@@ -375,7 +375,7 @@ def table_arms() -> tuple[Arm, ...]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Small models train fastest, and always alike, on one thread; the caller's setting is put back."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from typing import TypeVar
 
 from inbackward.forking import begin, end, forking
-from inbackward.report import Row, died, row
+from inbackward.report import Row, Showcase, died, row
 from inbackward.requirements import Item
 from inbackward.scenario import Scenario
 from inbackward.shrinking import shrink_for_report
@@ -73,6 +73,22 @@ def shrink_apart(suite: Suite, scenario: Scenario, workers: int) -> Scenario | N
             return None
 
 
+def showcase_apart(suite: Suite, workers: int) -> Showcase:
+    """``Showcase.of`` in a fork, since the implementation may take its process along."""
+    if not workers:
+        return _showcase(suite)
+    with _pool(suite, 1) as pool:
+        try:
+            return _submitted(pool, _showcase_here, None).result()
+        except BrokenProcessPool:
+            return Showcase(why_not=f"{DIED.replace('judged', 'trained for')}")
+
+
+def _showcase(suite: Suite) -> Showcase:
+    with redirect_stdout(sys.stderr):
+        return Showcase.of(suite)
+
+
 def _shrink(suite: Suite, scenario: Scenario) -> Scenario | None:
     with redirect_stdout(sys.stderr):
         return shrink_for_report(suite, scenario)
@@ -116,6 +132,10 @@ def _begin(suite: Suite) -> None:
 
 def _judge_here(item: Item) -> Row:
     return _judge(_suite, item)
+
+
+def _showcase_here(_: None) -> Showcase:
+    return _showcase(_suite)
 
 
 def _shrink_here(scenario: Scenario) -> Scenario | None:

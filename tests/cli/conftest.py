@@ -61,6 +61,24 @@ class Talks(OptimizerInBackward):
         super().__init__(*args, **kwargs)
 
 
+class Leaves(OptimizerInBackward):
+    def zero_grad(self, set_to_none=True):
+        __import__("os")._exit(3)
+
+
+class Raises(OptimizerInBackward):
+    def __init__(self, *args, **kwargs):
+        raise ValueError("not today")
+
+
+class Later(OptimizerInBackward):
+    def step(self, closure=None):
+        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps > 3:
+            raise ValueError("not today")
+        return super().step(closure)
+
+
 class Coupled(torch.optim.SGD):
     def __init__(self, params, lr=0.1):
         super().__init__(params, lr=lr)

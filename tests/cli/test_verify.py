@@ -4,14 +4,20 @@ import json
 import shlex
 import subprocess
 import sys
+from contextlib import closing
 from importlib.resources import files
 
 import jsonschema
 import pytest
+from tests.without_time import bare
 
+from inbackward import targets
+from inbackward.report.showcase import describe
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario import Scenario
-from inbackward.verification import PROFILES
+from inbackward.training import as_implementation
+from inbackward.verification import PROFILES, Suite
+from inbackward.workers import showcase_apart
 
 SCHEMA = json.loads(files("inbackward.report").joinpath("report.schema.json").read_text())
 # A failure is explained by eight more runs of each scenario: on two small matrices that takes no time.
@@ -125,8 +131,9 @@ def test_the_summary_counts_what_was_selected(command, project):
 
 def test_two_runs_differ_in_seconds_and_environment_only(command, project):
     arguments = "--only", "gradient-scale,closure,lr-schedule", "--seed", "7"
-    for name in ("first.json", "second.json"):
-        command("verify", "mine:frozen", *arguments, *QUICKLY, "--json", name)
+    for name in ("first", "second"):
+        files = "--json", f"{name}.json", "--html", f"{name}.html"
+        command("verify", "mine:frozen", *arguments, *QUICKLY, *files)
     first, second = (report_of(project / name) for name in ("first.json", "second.json"))
     for document in (first, second):
         assert document["seed"] == 7
@@ -134,6 +141,23 @@ def test_two_runs_differ_in_seconds_and_environment_only(command, project):
         for entry in document["requirements"]:
             del entry["seconds"]
     assert first == second
+    one, other = ((project / name).read_text(encoding="utf-8") for name in ("first.html", "second.html"))
+    assert bare(one) == bare(other)
+    assert "No bit of any loss differs, in 100 iterations." in one
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("mine:Leaves", "the process that trained for it died"),
+        ("mine:Raises", "the implementation raises ValueError: not today"),
+        ("mine:Later", "The implementation stopped after 3 iterations: ValueError: not today"),
+    ],
+)
+def test_a_page_without_curves_says_why(project, target, why):
+    with closing(Suite(as_implementation(targets.load(target, search=[project])))) as suite:
+        showcase = showcase_apart(suite, workers=1)
+    assert (describe(showcase.curves) if showcase.curves else showcase.why_not).startswith(why)
 
 
 def test_another_seed_is_another_run(command, project):

@@ -1,5 +1,7 @@
 """Bad input: one line on stderr that says what is wrong and how to mend it, status 2, and no run."""
 
+import sys
+
 import pytest
 
 from inbackward.verification import Suite
@@ -52,6 +54,8 @@ CASES = {
     "verify --json no/where.json": "--json cannot write 'no/where.json': No such file or directory; name a file in a",
     "verify --json mine.py/x": "--json cannot write 'mine.py/x': Not a directory; name a file in a folder",
     "verify --json=": "--json cannot write '': Is a directory; name a file in a folder",
+    "verify --html .": "--html cannot write '.': Is a directory; name a file in a folder that exists",
+    "verify --html no/where.html": "--html cannot write 'no/where.html': No such file or directory; name a file in a",
     "replay": "the following arguments are required: FILE; see 'inbackward replay --help'",
     "replay gone.json": "cannot read 'gone.json': No such file or directory; name a file that a failing run saved in",
     "replay .": "cannot read '.': Is a directory; name a file that a failing run saved in .inbackward/",
@@ -93,6 +97,15 @@ def test_no_gpu_here(command, monkeypatch):
     ran = command("verify", "--device", "cuda")
     assert ran.status == 2
     assert ran.line == "device is 'cuda', but torch sees no GPU here; run with device cpu"
+
+
+def test_a_missing_extra(command, project, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(Suite, "judge", lambda *_: pytest.fail("it ran before the extra was looked for"))
+    ran = command("verify", "--html", "report.html")
+    assert ran.status == 2
+    assert ran.line == "--html needs matplotlib, which is not installed; run pip install 'inbackward[plots]'"
+    assert not (project / "report.html").exists()
 
 
 def test_a_file_that_may_not_be_written(command, project, monkeypatch):

@@ -2,9 +2,11 @@
 
 import json
 from importlib import resources
+from pathlib import Path
 
 import jsonschema
 import pytest
+from tests.without_time import bare
 
 from inbackward.requirements import CATALOGUE
 
@@ -63,10 +65,13 @@ def test_the_report_holds_the_selected_requirements_in_the_catalogue_s_order(wri
 
 
 def test_workers_give_the_report_of_one_process(written):
-    _, alone = written("crashes", *SOME)
-    result, merged = written("crashes", "-n", "2", *SOME)
+    _, alone = written("crashes", *SOME, "--optimizer-in-backward-html", "alone.html")
+    result, merged = written("crashes", "-n", "2", *SOME, "--optimizer-in-backward-html", "merged.html")
     result.assert_outcomes(passed=2, failed=1)
     assert without_time_and_place(merged) == without_time_and_place(alone)
+    page, other = (Path(name).read_text(encoding="utf-8") for name in ("alone.html", "merged.html"))
+    assert bare(page) == bare(other)
+    assert "No bit of any loss differs, in 100 iterations." in page
     assert alone["summary"]["broken"] == 1
     (broken,) = [row for row in alone["requirements"] if row["verdict"] == "broken"]
     assert (

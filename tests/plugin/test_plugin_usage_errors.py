@@ -1,6 +1,7 @@
 """What cannot be meant is one line with the mend and pytest's status for misuse, with workers as well."""
 
 import json
+import sys
 
 import pytest
 
@@ -39,6 +40,7 @@ TARGET = "--optimizer-in-backward"
             "*-json: the folder * does not exist; make it first",
         ),
         ([TARGET, "mine:right", f"{TARGET}-json", "."], "*-json: * is a folder; name a file"),
+        ([TARGET, "mine:right", f"{TARGET}-html", "."], "*-html: * is a folder; name a file"),
         ([TARGET, "mine:right", f"{TARGET}-replay", "no.json"], "cannot read '*no.json': No such file or directory"),
         ([TARGET, "mine:right", f"{TARGET}-replay", "mine.py"], "*mine.py: not a JSON document: *"),
         ([TARGET, "mine:right", f"{TARGET}-replay", "odd.json"], "*odd.json names no requirement 'closuer'; did you *"),
@@ -59,6 +61,14 @@ def test_a_wrong_command_line(project, arguments, line):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: {line}"])
     assert "Traceback" not in result.stderr.str() + result.stdout.str()
+
+
+def test_a_missing_extra(project, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    result = project.runpytest(TARGET, "mine:right", f"{TARGET}-html", "report.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    wanted = f"{TARGET}-html needs jinja2, which is not installed; run pip install 'inbackward[[]plots]'"
+    result.stderr.fnmatch_lines([f"ERROR: {wanted}"])
 
 
 @pytest.mark.parametrize("by", ["option", "ini key"])

@@ -29,7 +29,7 @@ def test_others_may_read_it_as_the_umask_says(tmp_path):
     assert (tmp_path / "report.json").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
 
 
-@pytest.mark.parametrize("failing", ["os.replace", "pathlib.Path.write_text"])
+@pytest.mark.parametrize("failing", ["os.replace", "pathlib.Path.write_bytes"])
 def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch, failing):
     (tmp_path / "report.json").write_text("old")
 

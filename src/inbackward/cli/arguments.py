@@ -51,6 +51,7 @@ def parser(verify: Command, replay: Command, requirements: Command) -> argparse.
     add("--profile", choices=("quick", "ci", "thorough"), default="quick", help="how many generated scenarios")
     add("--seed", type=_whole_number, default=0, metavar="N", help="shifts the seed of every scenario")
     add("--json", metavar="FILE", help="write the report, of schema inbackward.report/1")
+    add("--html", metavar="FILE", help="write the report as one page, with the curves of one training run")
     add("--fail-fast", action="store_true", help="end the run at the first requirement that fails")
     add("--list-unsupported", action="store_true", help="print an unsupported={...} of what failed")
 

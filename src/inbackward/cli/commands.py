@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inbackward.cli.errors import FAILED, NOTHING_PROVED, OK, WrongInput, wrong_input
-from inbackward.cli.inputs import prepare, require_id, require_model, selected, strategies, under_test
+from inbackward.cli.inputs import prepare, require_id, require_model, require_writable, selected, strategies, under_test
+from inbackward.extras import require_extra
 
 if TYPE_CHECKING:
     from inbackward.report import Row, Screen
@@ -37,23 +38,30 @@ def verify(arguments: argparse.Namespace) -> int:
         world_size=arguments.world_size,
     )
     from inbackward import report as r
+    from inbackward.workers import showcase_apart, workers_for
 
-    if arguments.json is not None:
-        try:
-            r.require_writable(arguments.json)
-        except OSError as error:
-            mend = "name a file in a folder that exists and may be written"
-            raise WrongInput(f"--json cannot write {arguments.json!r}: {error.strerror}; {mend}") from error
+    for option, path in (("--json", arguments.json), ("--html", arguments.html)):
+        if path is not None:
+            require_writable(option, path)
+    if arguments.html is not None:
+        with wrong_input():
+            require_extra("plots", "--html")
     screen = r.Screen(sys.stdout, sys.stderr)
     screen.print(*r.render_header(target, suite, len({item.id for item in items}), under))
+    showcase = None
     try:
         with closing(suite):
             rows = _with_one_shrunk(_judge(suite, items, again, screen, arguments.fail_fast), suite, again, screen)
+            if arguments.html is not None:
+                screen.running(len(rows), len(rows), "training for the pictures")
+                showcase = showcase_apart(suite, workers_for(suite))
     finally:
         screen.erase()
     try:
         if arguments.json is not None:
             r.write_json(arguments.json, r.report(target, arguments.seed, rows))
+        if showcase is not None:
+            r.write_html(arguments.html, target, arguments.seed, rows, showcase)
     finally:  # a full disk must not cost the report on the terminal
         screen.print("", *r.render_details(rows), *r.render_summary(rows))
         if arguments.list_unsupported:

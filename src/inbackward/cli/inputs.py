@@ -120,6 +120,17 @@ def require_model(config: ModelConfig, what: str) -> None:
         raise WrongInput(f"{what} {config.factory} cannot be built: {quote(error)}") from error
 
 
+def require_writable(option: str, path: str) -> None:
+    """Refuse a file that could not be written once the run is over."""
+    from inbackward import report
+
+    try:
+        report.require_writable(path)
+    except OSError as error:
+        mend = "name a file in a folder that exists and may be written"
+        raise WrongInput(f"{option} cannot write {path!r}: {error.strerror}; {mend}") from error
+
+
 def _ids(given: Sequence[str] | None, option: str) -> list[str]:
     ids = [id.strip() for text in given or () for id in text.split(",")]
     for id in ids:

@@ -35,6 +35,8 @@ def check(item: pytest.Function, given: Any, label: str) -> None:
         pytest.fail(suite.message, pytrace=False)
     row = share_row(run, suite, lambda: _row(item, run, suite, label))
     item.stash[FINDING] = {"target": run.label(suite), "row": asdict(row)}
+    if run.settings.html is not None and run.leads and _is_first(item, "showcase"):
+        item.stash[FINDING]["showcase"] = report.Showcase.of(suite).plain()
     _conclude(item, row, run.settings.strict)
 
 
@@ -76,7 +78,7 @@ def _command(file: Path, item: pytest.Function, run: Run) -> str:
 def _with_shrunk(row: report.Row, item: pytest.Function, run: Run, suite: Suite) -> report.Row:
     """The row, the run's first with a simpler scenario that fails likewise, and its command where it could be saved."""
     scenario = Scenario.from_json(row.scenario)
-    shrunk = shrink_for_report(suite, scenario) if is_quick(scenario) and _is_first(item) else None
+    shrunk = shrink_for_report(suite, scenario) if is_quick(scenario) and _is_first(item, "shrinks") else None
     if shrunk is None:
         return row
     file = report.save_scenario(item.config.rootpath / FOLDER, shrunk.label, shrunk.to_json())
@@ -84,8 +86,8 @@ def _with_shrunk(row: report.Row, item: pytest.Function, run: Run, suite: Suite)
     return replace(row, shrunk=terse(shrunk), replay_shrunk=command)
 
 
-def _is_first(item: pytest.Function) -> bool:
-    """Whether this is the first failure of the run, workers of xdist included; shrinking takes seconds.
+def _is_first(item: pytest.Function, what: str) -> bool:
+    """Whether this is the first of the run to ask for ``what``, workers of xdist included; it takes seconds.
 
     The folder in which each worker has its temporary folders is theirs together, and one only can make a file there.
     """
@@ -96,7 +98,7 @@ def _is_first(item: pytest.Function) -> bool:
     own: Path = request.getfixturevalue("tmp_path_factory").getbasetemp()
     shared = own.parent if hasattr(item.config, "workerinput") else own
     try:
-        (shared / "inbackward-shrinks").touch(exist_ok=False)
+        (shared / f"inbackward-{what}").touch(exist_ok=False)
     except OSError:
         return False
     return True

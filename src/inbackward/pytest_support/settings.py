@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from inbackward.extras import require_extra
 from inbackward.scenario.configs import STRATEGIES
 
 FIXTURE = "optimizer_in_backward"
@@ -26,6 +27,7 @@ _OPTIONS = {
     "seed": ("N", "shifts the seed of every scenario (default: 0)"),
     "device": ("NAME", "cpu or cuda (default: cpu)"),
     "json": ("FILE", "write a report of schema inbackward.report/1"),
+    "html": ("FILE", "write the report as one page, with the curves of one training run"),
     "replay": ("FILE", "run one scenario again, from the file that a failure names, and nothing else"),
 }
 
@@ -41,7 +43,7 @@ class Settings:
         asked: the name stands on this very command line, not in the configuration.
         strategies: those that were asked for; none means everything but the repetitions under a strategy.
         world_size, profile, seed, device: as ``verification.Suite`` has them.
-        json, replay: files, or ``None``.
+        json, html, replay: files, or ``None``.
         strict: a declaration that no longer holds fails its test.
     """
 
@@ -55,6 +57,7 @@ class Settings:
     seed: int
     device: str
     json: Path | None
+    html: Path | None
     replay: Path | None
     strict: bool
 
@@ -120,20 +123,26 @@ def read_settings(config: pytest.Config) -> Settings:
         profile=value("profile", "quick"),
         seed=number("seed", "0"),
         device=value("device", "cpu"),
-        json=_json_path(config),
+        json=_report_path(config, "json"),
+        html=_report_path(config, "html"),
         replay=_path(config.invocation_params.dir, config.getoption(_key("replay"))),
         strict=config.getini(_key("strict")),
     )
 
 
-def _json_path(config: pytest.Config) -> Path | None:
-    """Where the report goes: an option counts from the current directory, an ini key from the configuration's."""
-    given = config.getoption(_key("json"))
-    path = _path(config.invocation_params.dir, given) or _path(config.rootpath, config.getini(_key("json")))
+def _report_path(config: pytest.Config, name: str) -> Path | None:
+    """Where a report goes: an option counts from the current directory, an ini key from the configuration's."""
+    given = config.getoption(_key(name))
+    path = _path(config.invocation_params.dir, given) or _path(config.rootpath, config.getini(_key(name)))
     if path is not None and not path.parent.is_dir():
-        raise pytest.UsageError(f"{_option('json')}: the folder {path.parent} does not exist; make it first")
+        raise pytest.UsageError(f"{_option(name)}: the folder {path.parent} does not exist; make it first")
     if path is not None and path.is_dir():
-        raise pytest.UsageError(f"{_option('json')}: {path} is a folder; name a file")
+        raise pytest.UsageError(f"{_option(name)}: {path} is a folder; name a file")
+    if path is not None and name == "html":
+        try:
+            require_extra("plots", _option(name))
+        except ValueError as error:
+            raise pytest.UsageError(str(error)) from error
     return path
 
 

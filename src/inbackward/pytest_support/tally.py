@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,8 @@ class Tally:
         self.selected = False
         self.rows: dict[str, dict[str, Row]] = {}
         self.problems: dict[str, None] = {}
-        self.written: Path | None = None
+        self.showcase: dict[str, Any] = {"curves": None, "why_not": "no test of this run could train for them"}
+        self.written: list[Path] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         finding: dict[str, Any] | None = getattr(report, "inbackward", None)
@@ -35,14 +38,29 @@ class Tally:
             self.selected = True
         if "problem" in finding:
             self.problems[finding["problem"]] = None
+        self.showcase = finding.get("showcase", self.showcase)
         if "row" in finding:
             from inbackward.report import Row
 
             self.rows.setdefault(finding["target"], {})[report.nodeid] = Row(**finding["row"])
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.run.settings.json and self.selected and self.run.leads:
-            self._write(self.run.settings.json)
+        settings = self.run.settings
+        if self.selected and self.run.leads and settings.json:
+            from inbackward.report import report, write_json
+
+            json = settings.json
+            self._write("json", json, lambda target, rows: write_json(json, report(target, settings.seed, rows)))
+        if self.selected and self.run.leads and settings.html:
+            from inbackward.report import Showcase, write_html
+
+            html, showcase = settings.html, Showcase.from_plain(self.showcase)
+
+            def write(target: str, rows: list[Row]) -> None:
+                same = [replace(row, shrunk="", replay_shrunk="") for row in rows]  # whichever failed first has one
+                write_html(html, target, settings.seed, same, showcase)
+
+            self._write("html", html, write)
         if self.problems:
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
         elif self.selected and not self._compared() and session.exitstatus == pytest.ExitCode.OK:
@@ -60,8 +78,8 @@ class Tally:
                 terminalreporter.write_line(line)
         if not self.rows:
             terminalreporter.write_line("No requirement was judged, so this run proves nothing.")
-        if self.written:
-            terminalreporter.write_line(f"report written to {self.written}")
+        for path in self.written:
+            terminalreporter.write_line(f"report written to {path}")
         for problem in self.problems:
             terminalreporter.write_line(f"ERROR: {problem}", red=True)
 
@@ -70,19 +88,18 @@ class Tally:
         compared = [sum(row.counts["tensors_compared"] for row in rows.values()) for rows in self.rows.values()]
         return bool(compared) and all(compared)
 
-    def _write(self, path: Path) -> None:
-        """Write the report; what prevents it is a problem of the run."""
-        from inbackward.report import report, write_json
-
+    def _write(self, name: str, path: Path, write: Callable[[str, list[Row]], None]) -> None:
+        """Write one report; what prevents it is a problem of the run."""
         if len(self.rows) > 1:
             names = ", ".join(self.rows)
-            self.problems[f"{OPTION}-json holds one implementation, and this run has {names}; select one by -k"] = None
+            line = f"{OPTION}-{name} holds one implementation, and this run has {names}; select one by -k"
+            self.problems[line] = None
         for target in self.rows if len(self.rows) == 1 else ():
             try:
-                write_json(path, report(target, self.run.settings.seed, self._sorted(target)))
-                self.written = path
+                write(target, self._sorted(target))
+                self.written.append(path)
             except OSError as error:
-                self.problems[f"{OPTION}-json cannot write {str(path)!r}: {error.strerror}"] = None
+                self.problems[f"{OPTION}-{name} cannot write {str(path)!r}: {error.strerror}"] = None
 
     def _sorted(self, target: str) -> list[Row]:
         """The rows of a target in the order of the catalogue, whatever order the tests ran in."""

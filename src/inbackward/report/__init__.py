@@ -1,8 +1,10 @@
-"""Reports: plain data, JSON, and text for terminals."""
+"""Reports: plain data, JSON, text for terminals, and a page."""
 
 from inbackward.report.files import require_writable, save_replay, save_scenario, write_json
+from inbackward.report.html import write_html
 from inbackward.report.report import Row, died, report, row, summary, unreached
 from inbackward.report.screen import Screen
+from inbackward.report.showcase import Showcase
 from inbackward.report.terminal import (
     render_details,
     render_failure,
@@ -16,6 +18,7 @@ from inbackward.report.terminal import (
 __all__ = [
     "Row",
     "Screen",
+    "Showcase",
     "died",
     "render_details",
     "render_failure",
@@ -31,5 +34,6 @@ __all__ = [
     "save_scenario",
     "summary",
     "unreached",
+    "write_html",
     "write_json",
 ]

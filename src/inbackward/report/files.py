@@ -20,18 +20,23 @@ def write_json(path: str | Path, document: dict[str, Any]) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write ``text`` to a temporary name beside ``path``, then rename; into a device or a link as it stands.
+    """``write_bytes`` of UTF-8."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write to a temporary name beside ``path``, then rename; into a device or a link as it stands.
 
     Raises:
         OSError: the file cannot be written.
     """
     path = Path(path)
     if _written_in_place(path):
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
         return
     temporary = _beside(path)
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

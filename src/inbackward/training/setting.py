@@ -57,6 +57,7 @@ class Setting:
             is given, such as the DDP module around it; what is called is ``forward``, which may be the compiled model.
         names: parameter to name, each parameter once, in the model's order.
         seen: what the user's post-accumulate hooks were given since the last iteration began, by parameter name.
+        text: uint8 ``(bytes,)`` to train on in the place of the standard library's, or ``None``.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Setting:
             self.model.to(device)
         self.names: dict[nn.Parameter, str] = {p: n for n, p in self.model.named_parameters()}
         self.seen: dict[str, Tensor] = {}
+        self.text: Tensor | None = None
         if model is None:
             for parameter in self.select(scenario.frozen):
                 parameter.requires_grad_(False)
@@ -197,7 +199,7 @@ class Setting:
             skips = s.at(iteration, SkipBranch)
             skipped = any(not event.ranks or self.data_rank in event.ranks for event in skips)
             self.model.take_branch = not skipped  # type: ignore[assignment]
-        tokens, targets = (t.to(self.device) for t in batch(s.data, s.seed, iteration, micro_batch, self.data_rank))
+        tokens, targets = (t.to(self.device) for t in self._batch(iteration, micro_batch))
         if s.token_normalised:
             tokens, targets = (t[:, : self._length(self.data_rank)] for t in (tokens, targets))
         with self.autocast(s.autocast):
@@ -208,6 +210,10 @@ class Setting:
             return loss.detach(), loss * targets.numel()
         factor = s.loss_scale * (targets.numel() if s.token_weighted else 1) / s.backwards(iteration)
         return loss.detach(), loss * factor if factor != 1 else loss
+
+    def _batch(self, iteration: int, micro_batch: int) -> tuple[Tensor, Tensor]:
+        s = self.scenario
+        return batch(s.data, s.seed, iteration, micro_batch, self.data_rank, text=self.text)
 
     def _length(self, rank: int) -> int:
         """How many tokens a window has on a rank, where they differ."""

@@ -1,0 +1,7 @@
+"""Loss curves: the usual loop and the implementation's, side by side over a longer run."""
+
+from inbackward.curves.checkpoint import Checkpoint
+from inbackward.curves.curve import Curve, Curves
+from inbackward.curves.training import Corpus, train_both
+
+__all__ = ["Checkpoint", "Corpus", "Curve", "Curves", "train_both"]
