@@ -287,17 +287,29 @@ def test_what_the_optimizer_writes_into_its_groups(bucket_bytes: int | None) -> 
     assert [group["k"] for group in twins.optimizer.param_groups] == [4, 4]
 
 
+def test_a_step_without_gradients_counts_where_the_plain_one_does() -> None:
+    twins = Twins(Counter, groups=lambda model: [{"params": model.block.parameters()}, {"params": [model.scale]}])
+    twins.each(lambda model, optimizer: optimizer.step())
+    for iteration in range(4):
+        twins.each(lambda model, optimizer: model.scale.requires_grad_(iteration < 2))  # noqa: B023
+        twins.each(lambda model, optimizer: iterate(model, optimizer, iteration))  # noqa: B023
+        twins.each(lambda model, optimizer: optimizer.step() if iteration == 1 else None)  # noqa: B023
+        twins.check()
+    assert [group["k"] for group in twins.optimizer.param_groups] == [6, 6]
+
+
 @pytest.mark.parametrize(
-    "do",
+    ("do", "then"),
     [
-        lambda optimizer: optimizer.step(),
-        lambda optimizer: optimizer.close(),
-        lambda optimizer: optimizer.state_dict(),
-        copy.deepcopy,
-        lambda optimizer: optimizer.load_state_dict({"state": {}, "param_groups": [{"k": 1, "params": [0, 1]}]}),
+        (lambda optimizer: optimizer.step(), 8),
+        (lambda optimizer: optimizer.close(), 7),
+        (lambda optimizer: optimizer.state_dict(), 7),
+        (copy.deepcopy, 7),
+        (lambda optimizer: optimizer.load_state_dict({"state": {}, "param_groups": [{"k": 1, "params": [0, 1]}]}), 8),
     ],
 )
-def test_what_it_wrote_is_there_when_it_is_needed(do: Callable[[Any], Any]) -> None:
+def test_what_it_wrote_is_there_when_it_is_needed(do: Callable[[Any], Any], then: int) -> None:
+    """The `step()` that ends an iteration has counted already; one without an iteration counts as the plain one's."""
     model = build()
     optimizer = OptimizerInBackward(model.block.parameters(), Counter)
     loss_of(model, 0).backward()
@@ -306,7 +318,7 @@ def test_what_it_wrote_is_there_when_it_is_needed(do: Callable[[Any], Any]) -> N
     assert optimizer.param_groups[0]["k"] == 1
     optimizer.param_groups[0]["k"] = 7
     optimizer.step()
-    assert optimizer.param_groups[0]["k"] == 7
+    assert optimizer.param_groups[0]["k"] == then
 
 
 class Coupled(torch.optim.SGD):

@@ -192,7 +192,8 @@ def _judge_errors(
         message=quote(mine),
     )
     if theirs is not None and type(mine) is type(theirs):
-        message = f"both raise {quote(mine)}"
+        alike = quote(mine) == quote(theirs)
+        message = f"both raise {quote(mine)}" + ("" if alike else f" (in the reference, {quote(theirs)})")
         if counts.compared or _raises_for_its_requirement(implementation, scenario, device):
             return replace(outcome, message=message)
         return replace(outcome, verdict=Verdict.NOT_RUN, message=f"{message}; nothing was compared")

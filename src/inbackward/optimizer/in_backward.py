@@ -53,7 +53,8 @@ class OptimizerInBackward(OptimizerWrapper):
     One optimizer of the wrapped class does the work: `param_groups`, `state`, `defaults`, `state_dict()` and whatever
     else the wrapped class offers are its own. So schedulers and edits of a group act at once, and a checkpoint of the
     plain optimizer loads here and the reverse. A value that the wrapped class writes into its groups (a counter) is
-    seen there from `step()` on; an attribute that it keeps of itself, it changes with each bucket, not once a step.
+    seen there from `step()` on, and groups without a gradient count as well, as theirs do; an attribute that it keeps
+    of itself, it changes with each bucket, not once a step.
 
     A few parameters are updated together, a bucket, as that is faster: what waits never has more bytes of gradients
     than the largest gradient, so at most two of that size exist at once. What waits when a backward raises is used.
@@ -390,9 +391,11 @@ class OptimizerInBackward(OptimizerWrapper):
                 raise self._second(p)
         if left and not self._brought and is_rehearsal(self._inner, left):
             self._rehearsal.hold(self._inner)
-        elif left:
-            self._rehearsal.forget(self._inner)
-            self._apply(left)
+        else:
+            if left:
+                self._rehearsal.forget(self._inner)
+                self._apply(left)
+            self._partial.step_rest(self._updated)
         self._begin_anew()
 
     def zero_grad(self, set_to_none: bool = True) -> None:

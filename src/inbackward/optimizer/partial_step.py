@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -65,6 +65,24 @@ class PartialStep:
                     self._write(i, key, value)
             for p in group["params"]:
                 p.grad = None
+
+    def step_rest(self, updated: Container[int]) -> None:
+        """What the plain `step()` does for groups without a gradient: nothing, or it counts the call.
+
+        Args:
+            updated: the ids of the parameters that have been updated since the last time.
+        """
+        groups = self._inner.param_groups
+        rest = {i: dict(g) for i, g in enumerate(groups) if not any(id(p) in updated for p in g["params"])}
+        if not rest:
+            return
+        self._inner.param_groups = list(rest.values())
+        try:
+            _bare_step(self._inner)
+        finally:
+            self._inner.param_groups = groups
+        for i, group in rest.items():
+            groups[i].update(group)
 
     def settle(self) -> None:
         """Let the groups have what the optimizer wrote into them since the last time."""

@@ -110,7 +110,7 @@ def drive(
 
 def begin(driver: Driver) -> None:
     """Build the handle and the schedule."""
-    driver.build()
+    driver.set_up()
     driver.count_step_hooks()
     driver.make_schedule()
 

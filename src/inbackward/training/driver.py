@@ -21,8 +21,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from inbackward.scenario import AccessGradient, AddGroup, Edit, Interrupt, NonFinite, Recreate, SecondBackward
+from inbackward.training.implementation import Implementation
 from inbackward.training.parallel import local, synchronised, whole
-from inbackward.training.setting import NotRun, Setting
+from inbackward.training.setting import NotRun, Setting, optimizer_class
 from inbackward.training.shapes import read_hyperparameters, read_state, state_tensors
 from inbackward.training.trace import Record
 
@@ -39,6 +40,7 @@ class Driver(ABC):
     """
 
     is_candidate = False
+    implementation: Implementation | None
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -57,6 +59,17 @@ class Driver(ABC):
     @abstractmethod
     def build(self) -> None:
         """Make the handle over the setting's model."""
+
+    def set_up(self) -> None:
+        """Build the handle, and tell it that it is to train where the optimizer's class wants to be told.
+
+        An optimizer that averages its iterates has ``train()`` and ``eval()``, and raises where it was told nothing.
+        """
+        self.build()
+        cls = optimizer_class(self.setting.scenario.optimizer.cls, self.implementation)
+        train = getattr(self.handle, "train", None)
+        if callable(getattr(cls, "train", None)) and callable(train):
+            train()
 
     @abstractmethod
     def iterate(self, iteration: int) -> Tensor:

@@ -30,6 +30,7 @@ class InBackwardDriver(Driver):
     """Forward and the implementation's ``backward``; ``step()`` and ``zero_grad()`` where the handle has them."""
 
     is_candidate = True
+    implementation: Implementation
 
     def __init__(self, setting: Setting, implementation: Implementation) -> None:
         super().__init__(setting)

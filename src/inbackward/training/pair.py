@@ -20,6 +20,9 @@ class Pair:
     def zero_grad(self, **kwargs: Any) -> None:
         self._each("zero_grad", **kwargs)
 
+    def train(self) -> None:
+        self._each("train")
+
     def close(self) -> None:
         self._each("close")
 

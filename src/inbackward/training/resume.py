@@ -46,7 +46,7 @@ def resume(driver: Driver, event: Resume, start: Callable[[], Driver]) -> tuple[
 
 def go_on(driver: Driver, event: Resume, load: Load, schedule_state: Any) -> None:
     """Build what a driver needs and load it, in the order in which recipes do."""
-    driver.build()
+    driver.set_up()
     if event.schedule == "state-dict":
         driver.make_schedule()
     load(driver)
