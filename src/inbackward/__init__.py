@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from inbackward.optimizer import OptimizerInBackward as OptimizerInBackward
     from inbackward.scenario import Scenario as Scenario
     from inbackward.training import Implementation as Implementation
+    from inbackward.verification import diagnose as diagnose
     from inbackward.verification import verify as verify
 
 __version__ = "0.1.0"
-__all__ = ["Implementation", "OptimizerInBackward", "Scenario", "__version__", "verify"]
+__all__ = ["Implementation", "OptimizerInBackward", "Scenario", "__version__", "diagnose", "verify"]
 
 _HOMES = {
     "Implementation": "inbackward.training",
     "OptimizerInBackward": "inbackward.optimizer",
     "Scenario": "inbackward.scenario",
+    "diagnose": "inbackward.verification",
     "verify": "inbackward.verification",
 }
 

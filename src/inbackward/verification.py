@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from inbackward.attribution import judge_for_requirement
-from inbackward.judging import Divergence, Outcome, Verdict, control, judge, merge, worst
+from inbackward.judging import Diagnosis, Divergence, Outcome, Verdict, control, diagnose_run, judge, merge, worst
 from inbackward.ranks import Pool, RanksFailed, Torchrun, TorchrunPool
 from inbackward.requirements import CATALOGUE, Arm, Requirement, arms_of, default_arms, require_known
 from inbackward.requirements.across_ranks import WITH, Item, again, at_size
@@ -49,6 +49,27 @@ def verify(implementation: Any, scenario: Scenario, device: str = "cpu") -> Outc
     """
     with closing(Suite(as_implementation(implementation), device=device)) as suite:
         return suite.judge(scenario)
+
+
+def diagnose(implementation: Any, scenario: Scenario, device: str = "cpu") -> Diagnosis | None:
+    """What the divergence of an implementation in one scenario behaves like; it takes a second or two.
+
+    Args:
+        implementation: as for ``verify``.
+
+    Returns:
+        The known mistakes that explain it, and what it shows by itself; ``None`` where a loop raised, so that there are
+        no two runs to compare.
+
+    Raises:
+        TypeError: as ``verify``.
+        ValueError: ``implementation`` does not diverge in ``scenario``.
+    """
+    with closing(Suite(as_implementation(implementation), device=device)) as suite:
+        outcome = suite.judge(scenario)
+        if outcome.verdict is not Verdict.NOT_EQUIVALENT:
+            raise ValueError(f"there is nothing to diagnose: {scenario.label} is {outcome.verdict}")
+        return suite.explained(outcome).diagnosis
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,15 +309,19 @@ class Suite:
                     break
         if not outcomes and not declared:  # it has no scenario without what another row is about
             declared = next((unsupported[needed] for needed in WITH.get(id, ()) if needed in unsupported), "")
-        return Result(
+        result = Result(
             requirement=requirement,
             outcomes=tuple(outcomes),
             strategies=tuple(s for s in item.strategies if s not in left_out),
             left_out=tuple(left_out),
             declared=declared,
             expected=self._said(self.implementation.expected_failures, item),
-            seconds=time.perf_counter() - started,
         )
+        decisive = result.worst if result.verdict.fails else None
+        if decisive is not None:
+            explained = self.explained(decisive)
+            result = replace(result, outcomes=tuple(explained if o is decisive else o for o in outcomes))
+        return replace(result, seconds=time.perf_counter() - started)
 
     @staticmethod
     def _said(declarations: Mapping[str, str], item: Item) -> str:
@@ -326,6 +351,28 @@ class Suite:
             )
         except NotRun as reason:
             return Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=str(reason))
+
+    def explained(self, outcome: Outcome) -> Outcome:
+        """The outcome with its diagnosis, where its numbers diverge; as it is anywhere else.
+
+        Under torchrun there is none: its ranks serve verdicts alone.
+        """
+        scenario, divergence = outcome.scenario, outcome.divergence
+        if outcome.verdict is not Verdict.NOT_EQUIVALENT or divergence is None or divergence.quantity == "exception":
+            return outcome
+        if scenario.strategy == "single":
+            return replace(outcome, diagnosis=self._diagnose_here(scenario, ALONE))
+        if isinstance(self._ranks, TorchrunPool):
+            return outcome
+        with closing(Pool(self._diagnose_here, self.device)) as ranks:
+            try:
+                return replace(outcome, diagnosis=ranks.run(scenario)[divergence.rank])
+            except (RanksFailed, NotRun):
+                return outcome  # it is a failure without an explanation
+
+    def _diagnose_here(self, scenario: Scenario, world: World) -> Diagnosis | None:
+        with _one_thread():
+            return diagnose_run(self.implementation, scenario, self.device, world)
 
     def _judge_here(self, scenario: Scenario, world: World) -> Outcome:
         """The outcome on this rank of ``world``."""

@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 
 from inbackward import Implementation
 from inbackward.faults.right import Right
+from inbackward.judging.mistakes.gradients import NotStepped, ScaledGradient
+from inbackward.judging.mistakes.hyperparameters import ScaledLearningRate
 from inbackward.judging.noise import LIMIT, RUNS, Floor, Rounding
 from inbackward.judging.power import missing_power, score
-from inbackward.judging.what_ifs import NotStepped, ScaledGradient, ScaledLearningRate
 from inbackward.scenario import ModelConfig, OptimizerConfig, Scenario
 from inbackward.training import Intervention, Trace, train_reference
 from inbackward.verification import Suite

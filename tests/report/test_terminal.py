@@ -1,14 +1,15 @@
 """What people read: which lines, how many, how wide, and every quantity explained."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_report_rows import EXACT, ROWS, failing, outcome, result
+from test_report_rows import EXACT, ROWS, WHERE, failing, outcome, result
 
 from inbackward import judging, verification
-from inbackward.judging import Verdict
+from inbackward.judging import Diagnosis, Finding, Verdict
 from inbackward.judging.compare import QUANTITIES
 from inbackward.report import (
     render_details,
@@ -19,53 +20,76 @@ from inbackward.report import (
     render_unsupported,
     row,
 )
-from inbackward.report.terminal import HOW_TO_READ, WIDTH
+from inbackward.report.failure import LINES
+from inbackward.report.text import HOW_TO_READ, WIDTH
 from inbackward.requirements import CATALOGUE
 
 LONG = "x" * 30 + " and so on" * 80
+FROZEN = Finding(
+    what_if="lr-frozen",
+    noise_ratio=0.0,
+    sentence="behaves exactly like a loop that never sees the scheduler",
+    mend="read group['lr'] when the update is made, and never a copy of it",
+    page="lr-schedule",
+)
+LATE = replace(
+    FROZEN, what_if="lr-late", sentence="behaves exactly like a loop that uses the lr of the iteration before"
+)
+CLOSE = replace(
+    FROZEN, noise_ratio=1.5, sentence="is consistent with a loop that never sees the scheduler (within 1.5)"
+)
+EVIDENCE = (
+    "first beyond rounding in iteration 1: every tensor that is updated",
+    "it begins in the update itself: the state that the gradient went into agrees",
+)
+TRACEBACK = "Traceback (most recent call last):\n" + "\n".join(f"  line {i}\n    ^^^^~~" for i in range(20))
 
 
-def test_a_failure_reads_from_what_to_where_to_why():
-    assert render_failure(ROWS["not equivalent"]) == [
-        "plain: not-equivalent",
-        "  Iterations of the loop give the reference's numbers.",
-        "  in plain/llama-adamw (1 of 2 scenarios fail)",
-        "  iteration 1, parameter head.weight: off by up to 0.5, inf times the noise floor",
-        "  that is 12 units in the last place; no relative tolerance would let it pass",
-        "  This iteration's update used another gradient, hyperparameter or state than the reference's.",
-        "  replay: inbackward replay x mine:Mine",
-    ]
+def diagnosed(*findings, evidence=EVIDENCE, divergence=WHERE):
+    told = Diagnosis(findings=findings, evidence=evidence, known=0 if divergence is EXACT else 70)
+    return row(result(replace(failing(divergence), diagnosis=told)), "inbackward replay x mine:Mine")
 
 
-def test_a_shrunk_scenario_has_a_replay_line_of_its_own():
-    simpler = replace(ROWS["not equivalent"], shrunk="Scenario(iterations=1)", replay_shrunk="inbackward replay y")
-    assert render_failure(simpler)[-3:] == [
-        "  replay: inbackward replay x mine:Mine",
-        "  shrunk: Scenario(iterations=1)",
-        "  replay: inbackward replay y",
-    ]
-    assert render_failure(replace(simpler, replay_shrunk=""))[-1] == "  shrunk: Scenario(iterations=1)"
+BLOCKS = {
+    "exactly": diagnosed(FROZEN),
+    "not told apart": diagnosed(FROZEN, LATE),
+    "many not told apart": diagnosed(FROZEN, LATE, LATE, LATE, LATE),
+    "within noise": diagnosed(CLOSE),
+    "unexplained": diagnosed(),
+    "no number": diagnosed(evidence=("no number is wrong",), divergence=EXACT),
+    "undiagnosed": ROWS["not equivalent"],
+    "not replayable": ROWS["not replayable"],
+    "known defect": ROWS["known defect"],
+    "crash": row(
+        result(
+            outcome(
+                Verdict.BROKEN, divergence=EXACT, message="KeyError: 'x'", traceback=f"{TRACEBACK}\nKeyError: 'x'\n"
+            )
+        ),
+        "inbackward replay x",
+    ),
+    "shrunk": replace(
+        diagnosed(FROZEN), shrunk="Scenario(" + "iterations=1, " * 90 + ")", replay_shrunk="inbackward replay y"
+    ),
+    "everything long": replace(
+        diagnosed(*[replace(FROZEN, sentence=LONG, mend=LONG)] * 9, evidence=(LONG,) * 4),
+        shrunk=LONG,
+        replay_shrunk="inbackward replay y",
+    ),
+}
 
 
-def test_what_is_compared_exactly_has_no_distance():
-    lines = render_failure(ROWS["not replayable"])
-    assert lines[3:] == [
-        "  iteration 0, state-names x.step: missing; the reference has it",
-        "  The optimizer keeps state where the reference keeps none, or none where it keeps some.",
-    ]
-
-
-def test_a_crash_shows_the_end_of_its_traceback():
-    traceback = "Traceback (most recent call last):\n" + "\n".join(f"  line {i}\n    ^^^^~~" for i in range(20))
-    broken = outcome(
-        Verdict.BROKEN, divergence=EXACT, message="KeyError: 'x'", traceback=f"{traceback}\nKeyError: 'x'\n"
-    )
-    lines = render_failure(row(result(broken), "inbackward replay x"))
-    assert lines[-6:] == [f"    line {i}" for i in (16, 17, 18, 19)] + [
-        "  KeyError: 'x'",
-        "  replay: inbackward replay x",
-    ]
-    assert len(lines) <= 12
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_failure_reads_as_the_snapshot_has_it(name):
+    """After a change of wording: ``INBACKWARD_SNAPSHOTS=write pytest tests/report``, and read what git shows."""
+    lines = render_failure(BLOCKS[name])
+    text = "\n".join(lines) + "\n"
+    path = Path(__file__).parent / "snapshots" / f"{name.replace(' ', '-')}.txt"
+    if os.environ.get("INBACKWARD_SNAPSHOTS") == "write":
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+    assert len(lines) <= LINES
+    assert all(len(line) <= WIDTH for line in lines)
 
 
 @pytest.mark.parametrize("kind", ["equivalent", "within noise", "refused", "not run", "unsupported", "unreached"])

@@ -63,7 +63,8 @@ def verify(arguments: argparse.Namespace) -> int:
         if showcase is not None:
             r.write_html(arguments.html, target, arguments.seed, rows, showcase)
     finally:  # a full disk must not cost the report on the terminal
-        screen.print("", *r.render_details(rows), *r.render_summary(rows))
+        screen.report("", *r.render_details(rows))
+        screen.print(*r.render_summary(rows), *r.render_annotations(rows))
         if arguments.list_unsupported:
             screen.print("", *r.render_unsupported(rows))
     if any(row.failed or row.stale for row in rows):
@@ -86,11 +87,11 @@ def replay(arguments: argparse.Namespace) -> int:
     suite = prepare(implementation, arguments)
     require_model(scenario.model, f"{arguments.file}: the model")
     from inbackward.judging import Verdict
-    from inbackward.report import render_outcome
+    from inbackward.report import Screen, render_outcome
 
     with redirect_stdout(sys.stderr), closing(suite):
-        outcome = suite.judge(scenario)
-    print(*render_outcome(outcome, target), sep="\n")
+        outcome = suite.explained(suite.judge(scenario))
+    Screen(sys.stdout, sys.stderr).report(*render_outcome(outcome, target))
     if arguments.shrink and outcome.verdict.fails:
         _shrink(implementation, scenario, arguments.device, again)
     id = scenario.requirement

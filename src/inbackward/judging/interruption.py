@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from inbackward.judging.bits import same_bits
 from inbackward.scenario import Interrupt, Scenario
-from inbackward.training import Intervention, Parameters, Record, Trace
+from inbackward.training import Intervention, Iteration, Record, Trace
 
 
 @dataclass
@@ -15,10 +15,10 @@ class UpdatedBefore(Intervention):
 
     updated: dict[int, frozenset[str]]
 
-    def after_backward(self, parameters: Parameters, iteration: int) -> None:
-        if iteration in self.updated:
-            for name, parameter in parameters.items():
-                if name not in self.updated[iteration]:
+    def after_backward(self, now: Iteration) -> None:
+        if now.iteration in self.updated:
+            for name, parameter in now.parameters.items():
+                if name not in self.updated[now.iteration]:
                     parameter.grad = None
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from inbackward.judging.bits import as_integers, rms
 from inbackward.judging.compare import Mismatch, tensors
-from inbackward.training import Intervention, Parameters, Trace, local
+from inbackward.training import Intervention, Iteration, Trace, local
 
 RUNS = 4
 LIMIT = 8.0
@@ -41,15 +41,16 @@ class Rounding(Intervention):
         self._drawn = 0
         self._kept: list[Tensor] = []
 
-    def before_forward(self, parameters: Parameters, iteration: int) -> None:
-        self._kept = [local(p.detach()).clone() for p in parameters.values()] if iteration else []
-        for parameter, _ in zip(parameters.values(), self._kept):
+    def before_forward(self, now: Iteration) -> None:
+        parameters = now.parameters.values()
+        self._kept = [local(p.detach()).clone() for p in parameters] if now.iteration else []
+        for parameter, _ in zip(parameters, self._kept):
             self._jitter(local(parameter.detach()))
 
-    def after_backward(self, parameters: Parameters, iteration: int) -> None:
-        for parameter, kept in zip(parameters.values(), self._kept):
+    def after_backward(self, now: Iteration) -> None:
+        for parameter, kept in zip(now.parameters.values(), self._kept):
             local(parameter.detach()).copy_(kept)
-        for parameter in parameters.values():
+        for parameter in now.parameters.values():
             if parameter.grad is not None:
                 self._jitter(local(parameter.grad))
 

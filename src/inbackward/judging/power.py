@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable
 
 from inbackward.judging.compare import compare
+from inbackward.judging.mistakes.gradients import NotStepped, ScaledGradient
+from inbackward.judging.mistakes.hyperparameters import ScaledLearningRate
 from inbackward.judging.noise import LIMIT, UNINFORMATIVE, Floor
-from inbackward.judging.what_ifs import NotStepped, ScaledGradient, ScaledLearningRate
 from inbackward.training import ALONE, Intervention, Trace, World
 
 

@@ -83,6 +83,41 @@ class Divergence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A mistake, or two together, that explains a divergence.
+
+    Attributes:
+        what_if: its id; of two, both with a ``+`` between.
+        noise_ratio: how far the loop with that mistake is from the candidate, in units of what rounding alone does to
+            the reference; 0 where every bit agrees.
+        sentence: for people.
+        mend: what most likely has to be done, in a line.
+        page: the requirement whose page says more.
+    """
+
+    what_if: str
+    noise_ratio: float
+    sentence: str
+    mend: str
+    page: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """What a divergence behaves like.
+
+    Attributes:
+        findings: the mistakes that explain it, the likeliest first; none where no known mistake does.
+        evidence: what the divergence shows by itself, a line each.
+        known: how many mistakes were tried; 0 where no number is wrong.
+    """
+
+    findings: tuple[Finding, ...]
+    evidence: tuple[str, ...]
+    known: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """One scenario, judged.
 
@@ -93,6 +128,7 @@ class Outcome:
         uninformative: tensors that rounding alone moves by more than 1 % of their update.
         flavour: the kernel flavour of the reference that matched, ``""`` for the one asked for.
         traceback: of an exception that broke the run, for the failure report.
+        diagnosis: what the divergence behaves like, where that was asked for.
     """
 
     scenario: Scenario
@@ -107,6 +143,7 @@ class Outcome:
     flavour: str = ""
     traceback: str = ""
     seconds: float = 0.0
+    diagnosis: Diagnosis | None = None
 
     @property
     def hung(self) -> bool:

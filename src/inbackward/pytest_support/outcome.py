@@ -56,7 +56,7 @@ def _result(run: Run, suite: Suite, label: str) -> Result:
     about = run.items[label]
     if run.scenario is None:
         return suite.run(about.id, *about.strategies)
-    outcome = suite.judge(run.scenario)
+    outcome = suite.explained(suite.judge(run.scenario))
     return Result(
         requirement=CATALOGUE[about.id], outcomes=(outcome,), strategies=about.strategies, seconds=outcome.seconds
     )

@@ -74,7 +74,12 @@ class Tally:
         terminalreporter.section("optimizer in backward")
         for target in self.rows:
             rows = self._sorted(target)
-            for line in [target, *report.render_remarks(rows), *report.render_summary(rows)]:
+            for line in [
+                target,
+                *report.render_remarks(rows),
+                *report.render_summary(rows),
+                *report.render_annotations(rows),
+            ]:
                 terminalreporter.write_line(line)
         if not self.rows:
             terminalreporter.write_line("No requirement was judged, so this run proves nothing.")

@@ -1,5 +1,7 @@
 """Reports: plain data, JSON, text for terminals, and a page."""
 
+from inbackward.report.annotations import render_annotations
+from inbackward.report.failure import render_failure
 from inbackward.report.files import require_writable, save_replay, save_scenario, write_json
 from inbackward.report.html import write_html
 from inbackward.report.report import Row, died, report, row, summary, unreached
@@ -7,7 +9,6 @@ from inbackward.report.screen import Screen
 from inbackward.report.showcase import Showcase
 from inbackward.report.terminal import (
     render_details,
-    render_failure,
     render_header,
     render_outcome,
     render_remarks,
@@ -20,6 +21,7 @@ __all__ = [
     "Screen",
     "Showcase",
     "died",
+    "render_annotations",
     "render_details",
     "render_failure",
     "render_header",

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import inbackward
-from inbackward.judging import SEVERITY, Outcome, Verdict
+from inbackward.judging import SEVERITY, Finding, Outcome, Verdict
 from inbackward.requirements import CATALOGUE, Item
 from inbackward.verification import Result
 
@@ -30,6 +30,9 @@ class Row:
         expected: the declared reason of a known defect, or ``""``.
         traceback: of the exception that broke it, or ``""``.
         scenario: the decisive scenario's JSON, for the replay file, or ``""``.
+        evidence: what a divergence shows by itself, a line each.
+        known: how many mistakes were tried on it; 0 where none was.
+        mend, page: what most likely has to be done, and the requirement whose page says more; ``""`` where unknown.
         shrunk, replay_shrunk: a simpler scenario that fails likewise, in short, and the command that runs it; ``""``
             where none was looked for. Only people are told: the failure that comes first depends on the tests' order.
     """
@@ -41,6 +44,10 @@ class Row:
     expected: str = ""
     traceback: str = ""
     scenario: str = ""
+    evidence: list[str] = field(default_factory=list)
+    known: int = 0
+    mend: str = ""
+    page: str = ""
     shrunk: str = ""
     replay_shrunk: str = ""
 
@@ -63,6 +70,7 @@ def row(result: Result, replay: str = "") -> Row:
         replay: the command that runs the decisive scenario again, where there is one.
     """
     decisive = result.worst
+    diagnosis = decisive.diagnosis if decisive is not None and result.verdict.fails else None
     entry: dict[str, Any] = {
         "id": result.requirement.id,
         "verdict": result.verdict.value,
@@ -75,8 +83,11 @@ def row(result: Result, replay: str = "") -> Row:
     }
     if decisive is not None and result.divergence is not None:
         entry["divergence"] = _divergence(decisive)
+        if diagnosis is not None and diagnosis.findings:
+            entry["diagnosis"] = [_finding(finding) for finding in diagnosis.findings]
         if replay:
             entry["replay"] = replay
+    first = diagnosis.findings[0] if diagnosis is not None and diagnosis.findings else None
     return Row(
         entry=entry,
         counts={
@@ -91,6 +102,10 @@ def row(result: Result, replay: str = "") -> Row:
         expected=result.expected if result.verdict.fails else "",
         traceback=decisive.traceback if decisive and result.verdict.fails else "",
         scenario=decisive.scenario.to_json() if decisive and result.verdict.fails else "",
+        evidence=list(diagnosis.evidence) if diagnosis else [],
+        known=diagnosis.known if diagnosis else 0,
+        mend=first.mend if first else "",
+        page=first.page if first else "",
     )
 
 
@@ -192,6 +207,11 @@ def _divergence(outcome: Outcome) -> dict[str, Any]:
         "max_ulp": divergence.max_ulp,
         "needed_rtol": _finite(divergence.needed_rtol),
     }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    ratio = _finite(finding.noise_ratio)
+    return {"what_if": finding.what_if, "noise_ratio": ratio, "sentence": finding.sentence}
 
 
 def _finite(value: float | None) -> float | str | None:

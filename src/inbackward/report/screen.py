@@ -12,6 +12,7 @@ from inbackward.judging import Verdict
 from inbackward.report.report import Row
 
 GREEN, YELLOW, RED = "\x1b[32m", "\x1b[33m", "\x1b[31m"
+BOLD, DIM = "\x1b[1m", "\x1b[2m"
 RESET, ERASE_LINE = "\x1b[0m", "\r\x1b[2K"
 BAR = 24
 
@@ -32,6 +33,10 @@ class Screen:
 
     def print(self, *lines: str) -> None:
         print(*lines, sep="\n", file=self.out, flush=True)
+
+    def report(self, *lines: str) -> None:
+        """Blocks about requirements: the verdict, the diagnosis and the mend stand out, the evidence steps back."""
+        self.print(*(_painted(line) for line in lines) if self.colour else lines)
 
     def table(self) -> None:
         """The head of the table whose rows follow."""
@@ -59,6 +64,24 @@ class Screen:
         """Take the bar away."""
         if self.live:
             print(ERASE_LINE, end="", file=self.err, flush=True)
+
+
+def _painted(line: str) -> str:
+    colour = next((colour for start, colour in _PAINT.items() if line.startswith(start)), "")
+    if not line.startswith(" ") and line.endswith((": not-equivalent", ": broken")):
+        colour = RED
+    return f"{colour}{line}{RESET}" if colour else line
+
+
+_PAINT = {
+    "  It behaves": BOLD,
+    "  It is consistent": BOLD,
+    "  None of the": BOLD,
+    "  mend:": GREEN,
+    "  evidence:": DIM,
+    "            ": DIM,
+    "  replay:": DIM,
+}
 
 
 def _colour(row: Row) -> str:

@@ -2,7 +2,7 @@
 
 from inbackward.training.implementation import Implementation, Moment, as_implementation
 from inbackward.training.in_backward import train_in_backward
-from inbackward.training.intervention import Intervention, Parameters, Together
+from inbackward.training.intervention import Act, Intervention, Iteration, Parameters, Together
 from inbackward.training.leaks import find_leak
 from inbackward.training.parallel import local
 from inbackward.training.reference import train_reference, train_unwatched
@@ -13,8 +13,10 @@ from inbackward.training.world import ALONE, PATIENCE, World
 __all__ = [
     "ALONE",
     "PATIENCE",
+    "Act",
     "Implementation",
     "Intervention",
+    "Iteration",
     "Moment",
     "NotRun",
     "Parameters",

@@ -218,8 +218,7 @@ def _foreign_backward(driver: Driver, event: ForeignBackward) -> None:
     if event.how == "through":  # another model's parameter takes part, as a generator's would
         other = torch.ones((), device=loss.device, requires_grad=True)
         loss = loss * other
-    with driver.paused():
-        loss.backward()  # type: ignore[no-untyped-call]
+    driver.foreign_backward(loss.backward, event.at)
     driver.setting.model.zero_grad()
 
 

@@ -10,7 +10,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -166,7 +166,7 @@ class Driver(ABC):
         losses = []
         for index in range(count):
             last = index == count - 1
-            with synchronised(self.setting.spread, self.setting.scenario.parallel, last):
+            with self.synchronised(last):
                 reported, loss = self.setting.loss(iteration, index)
                 losses.append(reported)
                 if self.setting.scenario.token_normalised and self.is_candidate:
@@ -182,6 +182,10 @@ class Driver(ABC):
         self._when_returned = self.setting.values() if watched else {}
         self._moved_early = frozenset(early)
         return losses[0] if count == 1 else torch.stack(losses).mean()
+
+    def synchronised(self, last: bool) -> AbstractContextManager[None]:
+        """Around the forward and backward of a micro-batch: whether gradients are reduced over ranks in it."""
+        return synchronised(self.setting.spread, self.setting.scenario.parallel, last)
 
     def record(self, loss: Tensor | None = None) -> Record:
         """Copies of everything observable now."""
@@ -300,9 +304,9 @@ class Driver(ABC):
             call(retain_graph=True)
         call(**arguments)
 
-    def paused(self) -> AbstractContextManager[Any]:
-        """Where a backward is not to train the model; a plain optimizer needs nothing for that."""
-        return nullcontext()
+    def foreign_backward(self, act: Callable[[], None], iteration: int) -> None:
+        """Run a backward that is not to train the model; a plain optimizer needs nothing for that."""
+        act()
 
     def scaled(self, loss: Tensor) -> Tensor:
         """The loss as the scaler, if there is one, wants it."""

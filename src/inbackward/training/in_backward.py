@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import inspect
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -200,14 +201,13 @@ class InBackwardDriver(Driver):
 
         self.backward(loss, iteration, call)
 
-    def paused(self) -> AbstractContextManager[Any]:
+    def foreign_backward(self, act: Callable[[], None], iteration: int) -> None:
         pause = self.implementation.pause
-        if pause is None:
-            return super().paused()
-        stack = ExitStack()
-        for handle in self.handle.handles if isinstance(self.handle, Pair) else [self.handle]:
-            stack.enter_context(pause(handle))
-        return stack
+        with ExitStack() as stack:
+            if pause is not None:
+                for handle in self.handle.handles if isinstance(self.handle, Pair) else [self.handle]:
+                    stack.enter_context(pause(handle))
+            act()
 
     def _groups_now(self) -> tuple[dict[str, Any], ...]:
         carrier = self.carrier or (self.handle if isinstance(self.handle, Optimizer) else self._carrier())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from inbackward.scenario import Edit, Recreate, Scenario
 from inbackward.training.drive import begin, drive, isolated
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation
-from inbackward.training.intervention import Intervention
+from inbackward.training.intervention import Intervention, Iteration
 from inbackward.training.pair import Pair
 from inbackward.training.parallel import local
 from inbackward.training.schedules import advance, make_schedule
@@ -50,35 +51,67 @@ class ReferenceDriver(Driver):
             self.handle = Pair(
                 [cls(groups, **setting.optimizer_kwargs(), **self.flavour) for _, groups in setting.halves()]
             )
-            return
-        groups = [{**g, "params": list(g["params"])} for g in setting.groups]
-        if setting.groups.named:
-            groups = [{**g, "params": [(setting.names[p], p) for p in g["params"]]} for g in groups]
-        self.handle = cls(groups, **{**setting.optimizer_kwargs(), **self.flavour})
+        else:
+            groups = [{**g, "params": list(g["params"])} for g in setting.groups]
+            if setting.groups.named:
+                groups = [{**g, "params": [(setting.names[p], p) for p in g["params"]]} for g in groups]
+            self.handle = cls(groups, **{**setting.optimizer_kwargs(), **self.flavour})
+        self.intervention.built(self._now(-1))
+
+    def _now(self, iteration: int) -> Iteration:
+        def update() -> None:
+            self.intervention.step(now, self._step)
+            self.handle.zero_grad(**self.zero_grad_kwargs())
+
+        now = Iteration(
+            iteration=iteration,
+            update=update,
+            parameters={name: parameter for parameter, name in self.setting.names.items()},
+            optimizers=tuple(self.handle.handles) if isinstance(self.handle, Pair) else (self.handle,),
+            scaler=self.scaler,
+            ranks=self.setting.scenario.parallel.ranks,
+        )
+        return now
 
     def iterate(self, iteration: int) -> Tensor:
-        optimizer, intervention = self.handle, self.intervention
-        parameters = {name: parameter for parameter, name in self.setting.names.items()}
-        intervention.before_forward(parameters, iteration)
-        factor = self._loss_factor
-        reported = self.micro_batches(
-            iteration, lambda loss, last: self.backward(loss * factor if factor != 1 else loss, iteration)
-        )
-        scale = (self.setting.per_token if self.setting.scenario.token_normalised else 1.0) / factor
-        for parameter in parameters.values() if scale != 1 else ():
+        now, intervention = self._now(iteration), self.intervention
+        intervention.begin(now)
+        intervention.before_forward(now)
+        reported = self.micro_batches(iteration, lambda loss, last: self._backward(loss, now))
+        scale = (self.setting.per_token if self.setting.scenario.token_normalised else 1.0) / self._loss_factor
+        for parameter in now.parameters.values() if scale != 1 else ():
             if parameter.grad is not None:
                 parameter.grad.mul_(scale)
-        intervention.after_backward(parameters, iteration)
-        self.clip()
-        intervention.before_step(parameters, optimizer)
+        intervention.after_backward(now)
+        intervention.clip(now, self.clip)
+        now.update()
         if self.scaler:
-            self.scaler.step(optimizer)
             self.scaler.update()
-        else:
-            optimizer.step()
-        intervention.after_step(parameters, optimizer)
-        optimizer.zero_grad(**self.zero_grad_kwargs())
         return reported
+
+    def _backward(self, loss: Tensor, now: Iteration) -> None:
+        loss = loss * self._loss_factor if self._loss_factor != 1 else loss
+        scaled = self.scaled(loss)
+
+        def call(**arguments: Any) -> None:
+            self.intervention.backward(now, lambda: torch.autograd.backward(scaled, **arguments))
+
+        self.backward(loss, now.iteration, call)
+
+    def synchronised(self, last: bool) -> AbstractContextManager[None]:
+        if self.intervention.reduces:
+            return super().synchronised(last)
+        unreduced: AbstractContextManager[None] = self.setting.spread.no_sync()  # type: ignore[operator]
+        return unreduced
+
+    def foreign_backward(self, act: Callable[[], None], iteration: int) -> None:
+        self.intervention.foreign_backward(self._now(iteration), act)
+
+    def _step(self) -> None:
+        if self.scaler:
+            self.scaler.step(self.handle)
+        else:
+            self.handle.step()
 
     @property
     def _loss_factor(self) -> float:
