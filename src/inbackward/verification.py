@@ -371,7 +371,7 @@ class Suite:
                 return outcome  # it is a failure without an explanation
 
     def _diagnose_here(self, scenario: Scenario, world: World) -> Diagnosis | None:
-        with _one_thread():
+        with one_thread():
             return diagnose_run(self.implementation, scenario, self.device, world)
 
     def _judge_here(self, scenario: Scenario, world: World) -> Outcome:

@@ -3,6 +3,7 @@
 import json
 from importlib import resources
 from pathlib import Path
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -110,3 +111,13 @@ def test_an_ini_key_s_report_counts_from_the_configuration(with_fixture, monkeyp
     monkeypatch.chdir(project.mkdir("below"))
     project.runpytest("..", "-k", "[closure]").assert_outcomes(passed=1)
     assert (project.path / "report.json").is_file()
+
+
+def test_a_public_ci_sees_the_failure_and_junit_xml_holds_the_block(with_fixture, monkeypatch):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    project = with_fixture("ignores")
+    result = project.runpytest("--junitxml", "junit.xml", "-k", "[closure]", "--color", "yes")
+    result.stdout.fnmatch_lines(["::error title=optimizer in backward%3A closure is not-equivalent::iteration 0, *"])
+    (failure,) = ElementTree.parse(project.path / "junit.xml").iter("failure")
+    assert "known mistakes explains this." in failure.text
+    assert "\x1b" not in failure.text

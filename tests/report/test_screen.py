@@ -6,7 +6,7 @@ import pytest
 from test_report_rows import ROWS
 
 from inbackward.report import Screen
-from inbackward.report.screen import ERASE_LINE, GREEN, RED, RESET, YELLOW
+from inbackward.report.screen import BOLD, ERASE_LINE, GREEN, RED, RESET, YELLOW
 
 
 class Terminal(io.StringIO):
@@ -87,3 +87,23 @@ def test_no_bar_off_a_terminal():
     screen.running(1, 4, "plain")
     screen.erase()
     assert err.getvalue() == ""
+
+
+def test_the_verdict_the_diagnosis_and_the_mend_stand_out_on_a_terminal():
+    lines = ["plain: not-equivalent", "  in plain/x", "  It behaves exactly like a loop that", "  mend: read it"]
+    out = Terminal()
+    Screen(out, io.StringIO()).report(*lines)
+    assert out.getvalue().splitlines() == [
+        f"{RED}{lines[0]}{RESET}",
+        lines[1],
+        f"{BOLD}{lines[2]}{RESET}",
+        f"{GREEN}{lines[3]}{RESET}",
+    ]
+
+
+def test_a_log_has_no_colours(monkeypatch):
+    out = io.StringIO()
+    Screen(out, io.StringIO()).report("plain: not-equivalent")
+    monkeypatch.setenv("NO_COLOR", "1")
+    Screen(terminal := Terminal(), io.StringIO()).report("plain: not-equivalent")
+    assert out.getvalue() == terminal.getvalue() == "plain: not-equivalent\n"

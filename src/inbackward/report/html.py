@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from inbackward.judging import SEVERITY, Verdict
 from inbackward.report.files import write_text
 from inbackward.report.report import Row, report, together
-from inbackward.report.terminal import HOW_TO_READ
+from inbackward.report.text import HOW_TO_READ
 from inbackward.requirements import CATALOGUE, FAMILIES
 
 if TYPE_CHECKING:
