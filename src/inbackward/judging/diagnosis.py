@@ -37,7 +37,10 @@ from inbackward.training import (
 )
 from inbackward.training.reshard import resharding
 
-WORK = 600  # iterations of the reference that a search may train: a limit in seconds would find others on another day
+# Iterations of the reference that a search may train: a limit in seconds would find other mistakes on another day.
+WORK = 600
+WORK_ACROSS_RANKS = 150
+ENDED = "not every mistake was tried in every scope: runs of this scenario take too long"
 FIRSTS = 3  # of two mistakes
 AGREE = "every loss, parameter, buffer and state is the reference's up to rounding: no number is wrong"
 ELEMENTWISE = ("AdamW", "Adam", "SGD", "NAdam", "RAdam", "Adamax", "Adagrad", "RMSprop", "Adadelta", "ASGD", "Rprop")
@@ -94,7 +97,7 @@ class _Search:
         self._implementation, self._scenario, self._device, self._world = implementation, scenario, device, world
         self._candidate = candidate
         self._left_out = interrupted(scenario, candidate)
-        self._work = WORK
+        self._work = WORK if world.size == 1 else WORK_ACROSS_RANKS
         self._whole: dict[Tried, Likeness] = {}
         self._layout = Layout()
         self._reference = self._run(scenario, self._layout)
@@ -112,7 +115,7 @@ class _Search:
         mistakes = [(each,) for each in found] or self._pairs(evidence, tried)
         return Diagnosis(
             findings=tuple(_finding(each, evidence) for each in mistakes),
-            evidence=tuple(words(evidence)),
+            evidence=(*words(evidence), *([ENDED] if self._work <= 0 and not mistakes else [])),
             known=len(MISTAKES),
         )
 

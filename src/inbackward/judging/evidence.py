@@ -298,7 +298,7 @@ def words(evidence: Evidence) -> list[str]:
     lines = [f"first beyond rounding in iteration {evidence.first}: {which} {share(evidence)}".rstrip()]
     lines.append(place(evidence))
     fitted = factor(evidence)
-    if fitted is not None:
+    if fitted is not None and abs(fitted[0] - 1) > 1e-3:
         k, count = fitted
         lines.append(
             f"there update = {k:.6g} x the reference's update, in all {count} tensors"

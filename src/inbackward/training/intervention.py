@@ -23,6 +23,7 @@ class Iteration:
         parameters: by name, not the model: a sharded model's own may be others at times.
         optimizers: the plain optimizer, or the two of a split run.
         update: ``step()`` with all that interventions do to it, then ``zero_grad()``.
+        last: no other backward of the iteration comes after this one.
         scaler: the ``torch.amp.GradScaler`` in use, or ``None``.
         ranks: how many processes train.
     """
@@ -31,6 +32,7 @@ class Iteration:
     parameters: Parameters
     optimizers: tuple[Optimizer, ...]
     update: Act
+    last: bool = True
     scaler: Any = None
     ranks: int = 1
 

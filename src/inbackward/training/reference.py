@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ class ReferenceDriver(Driver):
         now, intervention = self._now(iteration), self.intervention
         intervention.begin(now)
         intervention.before_forward(now)
-        reported = self.micro_batches(iteration, lambda loss, last: self._backward(loss, now))
+        reported = self.micro_batches(iteration, lambda loss, last: self._backward(loss, last, now))
         scale = (self.setting.per_token if self.setting.scenario.token_normalised else 1.0) / self._loss_factor
         for parameter in now.parameters.values() if scale != 1 else ():
             if parameter.grad is not None:
@@ -89,12 +90,13 @@ class ReferenceDriver(Driver):
             self.scaler.update()
         return reported
 
-    def _backward(self, loss: Tensor, now: Iteration) -> None:
+    def _backward(self, loss: Tensor, last: bool, now: Iteration) -> None:
         loss = loss * self._loss_factor if self._loss_factor != 1 else loss
         scaled = self.scaled(loss)
 
         def call(**arguments: Any) -> None:
-            self.intervention.backward(now, lambda: torch.autograd.backward(scaled, **arguments))
+            this = replace(now, last=last and "retain_graph" not in arguments)
+            self.intervention.backward(this, lambda: torch.autograd.backward(scaled, **arguments))
 
         self.backward(loss, now.iteration, call)
 

@@ -18,13 +18,13 @@ class SteppedTwice(Intervention):
 
 
 class SteppedEachBackward(Intervention):
-    """A step whenever a backward has left gradients, and not once an iteration."""
+    """A step after every backward, and not once an iteration."""
 
     def backward(self, now: Iteration, act: Act) -> None:
-        if any(True for _ in now.gradients()):
+        act()
+        if not now.last:
             with _alone(now):
                 now.update()
-        act()
 
 
 class SteppedByForeignBackward(Intervention):
