@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -30,9 +30,12 @@ DIED = "the process that judged it died: it was killed, crashed, or was left by 
 
 def workers_for(suite: Suite) -> int:
     """How many workers suit this machine: one a core where forking is safe, and none elsewhere."""
-    if sys.platform != "linux" or suite.device.type != "cpu":
-        return 0
-    return len(os.sched_getaffinity(0))
+    return cores() if suite.device.type == "cpu" else 0
+
+
+def cores() -> int:
+    """Those that forks may use, and none where forking is not safe."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 0
 
 
 def judge_all(suite: Suite, items: Sequence[Item], workers: int) -> Generator[Row, None, None]:
@@ -45,9 +48,8 @@ def judge_all(suite: Suite, items: Sequence[Item], workers: int) -> Generator[Ro
     if not workers or not alone:
         yield from (_judge(suite, item) for item in items)
         return
-    pool = _pool(suite, min(workers, len(alone)))
-    futures = _submit(pool, alone)
-    try:
+    with ended(_pool(suite, min(workers, len(alone)))) as pool:
+        futures = _submit(pool, alone)
         for item in items:
             if item not in futures:
                 yield _judge(suite, item)
@@ -56,10 +58,6 @@ def judge_all(suite: Suite, items: Sequence[Item], workers: int) -> Generator[Ro
                 yield futures[item].result()
             except BrokenProcessPool:  # somebody's worker died, and the pool with it; whose, each finds out alone
                 yield _judge_alone(suite, item)
-    finally:
-        for pid in list(pool._processes or {}):
-            end(pid)
-        pool.shutdown(cancel_futures=True)
 
 
 def shrink_apart(suite: Suite, scenario: Scenario, workers: int) -> Scenario | None:
@@ -68,7 +66,7 @@ def shrink_apart(suite: Suite, scenario: Scenario, workers: int) -> Scenario | N
         return _shrink(suite, scenario)
     with _pool(suite, 1) as pool:
         try:
-            return _submitted(pool, _shrink_here, scenario).result()
+            return submitted(pool, _shrink_here, scenario).result()
         except BrokenProcessPool:
             return None
 
@@ -79,7 +77,7 @@ def showcase_apart(suite: Suite, workers: int) -> Showcase:
         return _showcase(suite)
     with _pool(suite, 1) as pool:
         try:
-            return _submitted(pool, _showcase_here, None).result()
+            return submitted(pool, _showcase_here, None).result()
         except BrokenProcessPool:
             return Showcase(why_not=f"{DIED.replace('judged', 'trained for')}")
 
@@ -112,11 +110,23 @@ def _pool(suite: Suite, workers: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(workers, get_context("fork"), _begin, (suite,))
 
 
+@contextmanager
+def ended(pool: ProcessPoolExecutor) -> Iterator[ProcessPoolExecutor]:
+    """Its workers end with the block, whatever they are at."""
+    try:
+        yield pool
+    finally:
+        for pid in list(pool._processes or {}):
+            end(pid)
+        pool.shutdown(cancel_futures=True)
+
+
 def _submit(pool: ProcessPoolExecutor, items: Sequence[Item]) -> dict[Item, Future[Row]]:
-    return {item: _submitted(pool, _judge_here, item) for item in items}
+    return {item: submitted(pool, _judge_here, item) for item in items}
 
 
-def _submitted(pool: ProcessPoolExecutor, work: Callable[[A], B], argument: A) -> Future[B]:
+def submitted(pool: ProcessPoolExecutor, work: Callable[[A], B], argument: A) -> Future[B]:
+    """Have a fork do the work, which it finds by its name."""
     with forking():
         return pool.submit(work, argument)
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from tests.ranks.faults_of_ranks import CANONICAL
 
-from inbackward import verification
+from inbackward import OptimizerInBackward, verification
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario import Scenario
+from inbackward.training import as_implementation
 from inbackward.verification import Suite
+
+CANONICAL = as_implementation(OptimizerInBackward)
 
 
 @pytest.fixture

@@ -13,14 +13,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.ranks import by_hooks
-from tests.ranks.faults_of_ranks import CANONICAL, LAST, part
 from torch import Tensor
 
-from inbackward import Implementation
+from inbackward import Implementation, OptimizerInBackward
+from inbackward.faults.across import part
+from inbackward.faults.ddp import LastReplicaParts
+from inbackward.faults.ranks import LastRankParts
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario import Scenario
-from inbackward.training import Moment
+from inbackward.training import Moment, as_implementation
 from inbackward.verification import Suite
+
+CANONICAL = as_implementation(OptimizerInBackward)
 
 
 def first_of(suite: Suite, strategy: str) -> Scenario:
@@ -78,9 +82,9 @@ def test_what_one_rank_alone_sees(tmp_path: Path, strategy: str, target: Impleme
     assert (runs["0"] > 5) is (target is not CANONICAL)  # the noise floor takes four runs more
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
-def test_what_one_rank_sees_first(strategy: str) -> None:
-    with closing(Suite(LAST)) as suite:
+@pytest.mark.parametrize(("target", "strategy"), [(LastReplicaParts, "ddp"), (LastRankParts, "fsdp2")])
+def test_what_one_rank_sees_first(target: type, strategy: str) -> None:
+    with closing(Suite(as_implementation(target))) as suite:
         outcome = suite.judge(first_of(suite, strategy))
     assert outcome.message.startswith("rank 1: iteration 0, parameter ")
     assert outcome.message.endswith("(so on ranks 0, 1)")
@@ -90,9 +94,9 @@ def test_an_expectation_that_one_rank_alone_does_not_meet() -> None:
     """A gradient lives on, and a parameter is off: that rank need not look for other kernels, nor may the others."""
 
     def backward(handle: Any, loss: Tensor, moment: Moment) -> None:
-        by_hooks.backward(handle, loss, moment)
+        handle.backward(loss, moment)
         if dist.get_rank() == 1:
-            p = next(iter(handle))
+            p = next(iter(handle.optimizers))
             part(p).view(-1)[0] += 1e-3
             p.grad = torch.zeros_like(p)
 

@@ -7,56 +7,15 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-import torch
-import torch.distributed as dist
 
 from inbackward import OptimizerInBackward
+from inbackward.faults.ranks import CountsFromZero, KnowsItsShapes, LosesMoments, LosesThemOnRank2
 from inbackward.requirements import CATALOGUE, default_arms
 from inbackward.scenario import Scenario
 from inbackward.training import as_implementation
 from inbackward.verification import Suite
 
 SCENARIOS = {s.name: s for s in CATALOGUE["dcp-reshard"].scenarios(default_arms())}
-
-
-class LosesMoments(OptimizerInBackward):
-    """Loads a checkpoint, and begins its moments anew."""
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        super().load_state_dict(state_dict)
-        self.lose()
-
-    def lose(self) -> None:
-        for entries in self.state.values():
-            for key in ("exp_avg", "momentum_buffer"):
-                if key in entries:
-                    entries[key].zero_()
-
-
-class LosesThemOnRank2(LosesMoments):
-    """Only where there was no rank before, as a cache by rank would."""
-
-    def lose(self) -> None:
-        if dist.is_initialized() and dist.get_rank() == 2:
-            super().lose()
-
-
-class CountsFromZero(OptimizerInBackward):
-    """Loads everything but how often it has stepped."""
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        super().load_state_dict(state_dict)
-        for entries in self.state.values():
-            entries["step"] = torch.zeros_like(entries["step"])
-
-
-class KnowsItsShapes(OptimizerInBackward):
-    """Takes only a checkpoint of shards as large as its own."""
-
-    def load_state_dict(self, state_dict: Any) -> None:
-        if dist.is_initialized() and dist.get_world_size() != 2:
-            raise ValueError("the checkpoint is of 2 ranks")
-        super().load_state_dict(state_dict)
 
 
 @pytest.fixture

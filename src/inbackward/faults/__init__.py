@@ -4,18 +4,23 @@ A verification suite is worth what it catches. ``inbackward selfcheck`` runs all
 """
 
 from inbackward.faults import (  # noqa: F401  (each enters its own)
+    backwards,
     calls,
     checkpoint,
+    ddp,
     hyperparameters,
+    instances,
     loading,
     loop,
     memory,
     numbers,
     parameters,
+    ranks,
     unused,
 )
 from inbackward.faults.fault import ENTERED, Fault
+from inbackward.faults.ways import RIGHT
 
-__all__ = ["GALLERY", "Fault"]
+__all__ = ["GALLERY", "RIGHT", "Fault"]
 
 GALLERY: tuple[Fault, ...] = tuple(ENTERED)

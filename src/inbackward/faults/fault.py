@@ -54,7 +54,7 @@ def fault(requirement: str, *, name: str = "", **fields: Any) -> Callable[[T], T
 
     def enter(cls: T) -> T:
         sentence = " ".join((inspect.getdoc(cls) or "").split("\n\n")[0].split())
-        words = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", cls.__name__).lower()
+        words = name or re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
         ENTERED.append(Fault(name=words, target=cls, requirement=requirement, sentence=sentence, **fields))
         return cls
 

@@ -59,7 +59,7 @@ class Reseeds(Right):
 
 
 @fault("accumulation", name="steps-each-micro-batch", reports=(17,), what_if="stepped-each-micro-batch")
-@fault("two-backwards", name="steps-each-backward", what_if="stepped-each-micro-batch")
+@fault("two-backwards", name="steps-each-backward", reports=(36,), what_if="stepped-each-micro-batch")
 @fault("foreign-backward", name="steps-in-a-foreign-backward", reports=("36a",))
 @fault("checkpointed-activations", name="steps-each-segment", subtle=True, reports=(16,))
 @fault("stale-read", name="steps-before-the-late-read", reports=("36b",))
@@ -166,7 +166,7 @@ class TheLastOneBuilt(Right):
         Right.on_gradient(last, p)
 
 
-@fault("re-created")
+@fault("re-created", subtle=True)
 class FirstComeFirstServed(Right):
     """Leaves a parameter that is watched already to the old optimizer."""
 

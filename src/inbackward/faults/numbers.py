@@ -190,7 +190,7 @@ class FlagDropped(Right):
         super().__init__(params, optimizer_cls, **{k: v for k, v in kwargs.items() if k in heard_of})
 
 
-@fault("optimizers")
+@fault("optimizers", name="always-adamw")
 class AlwaysAdamW(Right):
     """Is written for one optimizer, and takes it whatever it is asked for."""
 
@@ -299,7 +299,7 @@ class NonFiniteSkipped(Right):
 
 
 @fault("dtype", name="nan-replaced-in-float16", subtle=True)
-@fault("non-finite")
+@fault("non-finite", name="nan-replaced")
 class NaNReplaced(Right):
     """Writes zeros where an update has made a parameter NaN."""
 

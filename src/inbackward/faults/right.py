@@ -37,14 +37,10 @@ class Carried:
         return self.make(owner)
 
 
-class Right(Base):  # type: ignore[misc]
-    def __init__(self, params: Any, optimizer_cls: Callable[..., Optimizer], **kwargs: Any) -> None:
-        self.inner = optimizer_cls(params, **kwargs)
-        self.__setstate__({})  # the rest of Optimizer.__init__, without groups of its own
-        self.hooks: list[Any] = []
-        for group in self.inner.param_groups:
-            self.watch(group["params"])
-        weakref.finalize(self, unhook, self.hooks)
+class Watching:
+    """Hooks on parameters by which an optimizer learns of their gradients; it is held weakly by them."""
+
+    hooks: list[Any]
 
     def watch(self, parameters: list[Any]) -> None:
         """Hold this object weakly from each parameter; whoever watches a parameter last is the one who steps it."""
@@ -61,29 +57,44 @@ class Right(Base):  # type: ignore[misc]
             self.hooks.append(p.requires_grad_(True).register_post_accumulate_grad_hook(on_gradient))
             p.requires_grad_(trainable)
 
-    def on_gradient(self, p: Tensor) -> None:
+    def on_gradient(self, p: Any) -> None:
         self.update(p)
         self.free(p)
 
-    def update(self, p: Tensor) -> None:
-        """Step ``p`` alone, with the hyperparameters that its group has now."""
-        groups = self.inner.param_groups
-        self.inner.param_groups = [self.narrowed(g, p) for g in groups if any(q is p for q in g["params"])]
-        step = type(self.inner).step
-        try:
-            getattr(step, "__wrapped__", step)(self.inner)  # without torch's global step hooks, which are the user's
-        finally:
-            self.inner.param_groups = groups
+    def update(self, p: Any) -> None:
+        raise NotImplementedError
 
-    def narrowed(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
-        return {**group, "params": [q for q in group["params"] if q is p]}
-
-    def free(self, p: Tensor) -> None:
+    def free(self, p: Any) -> None:
         p.grad = None
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is not None:
             raise RuntimeError("step() takes no closure: the update is done inside backward()")
+
+    def close(self) -> None:
+        unhook(self.hooks)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("this optimizer hangs on its parameters and is not copied: build a new one over the copy")
+
+
+class Right(Watching, Base):  # type: ignore[misc]
+    """One optimizer over all parameters, stepped with its groups narrowed to one of them."""
+
+    def __init__(self, params: Any, optimizer_cls: Callable[..., Optimizer], **kwargs: Any) -> None:
+        self.inner = optimizer_cls(params, **kwargs)
+        self.__setstate__({})  # the rest of Optimizer.__init__, without groups of its own
+        self.hooks = []
+        for group in self.inner.param_groups:
+            self.watch(group["params"])
+        weakref.finalize(self, unhook, self.hooks)
+
+    def update(self, p: Any) -> None:
+        """Step ``p`` alone, with the hyperparameters that its group has now."""
+        step(self.inner, [self.narrowed(g, p) for g in self.inner.param_groups if any(q is p for q in g["params"])])
+
+    def narrowed(self, group: dict[str, Any], p: Tensor) -> dict[str, Any]:
+        return {**group, "params": [q for q in group["params"] if q is p]}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.inner.zero_grad(set_to_none)
@@ -98,12 +109,6 @@ class Right(Base):  # type: ignore[misc]
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.inner.load_state_dict(state_dict)
 
-    def close(self) -> None:
-        unhook(self.hooks)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError("this optimizer hangs on its parameters and is not copied: build a new one over the copy")
-
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         return self.inner.param_groups
@@ -115,6 +120,19 @@ class Right(Base):  # type: ignore[misc]
     @property
     def defaults(self) -> dict[str, Any]:
         return self.inner.defaults
+
+
+def step(optimizer: Any, groups: list[dict[str, Any]], cls: Any = None) -> None:
+    """Step an optimizer, as one of class ``cls``, with other groups than its own.
+
+    torch's global step hooks are left out, which are the user's.
+    """
+    own, optimizer.param_groups = optimizer.param_groups, groups
+    plain = (cls or type(optimizer)).step
+    try:
+        getattr(plain, "__wrapped__", plain)(optimizer)
+    finally:
+        optimizer.param_groups = own
 
 
 def unhook(hooks: list[Any]) -> None:
