@@ -14,7 +14,7 @@ from inbackward.scenario.configs import STRATEGIES
 Command = Callable[[argparse.Namespace], int]
 
 
-def parser(verify: Command, replay: Command, requirements: Command) -> argparse.ArgumentParser:
+def parser(verify: Command, replay: Command, requirements: Command, memory: Command) -> argparse.ArgumentParser:
     """The parser whose result carries the chosen command as ``run``."""
     top = _Parser(
         prog="inbackward",
@@ -66,7 +66,45 @@ def parser(verify: Command, replay: Command, requirements: Command) -> argparse.
 
     sub = command(requirements, "List what an implementation is held to.", "inbackward requirements lr-schedule")
     sub.add_argument("id", nargs="?", metavar="ID", help="one requirement; every one if left out")
+
+    _memory(
+        command(
+            memory,
+            "Simulate the memory of a training iteration, plain and in backward, without weights or GPUs.",
+            "inbackward memory --model llama2-7b --dtype bf16 --strategy fsdp2 --world-size 2 --plot memory.png",
+        )
+    )
     return top
+
+
+def _memory(sub: argparse.ArgumentParser) -> None:
+    add = sub.add_argument
+    add("target", nargs="?", metavar="TARGET", help=f"MODULE:ATTRIBUTE; {targets.DEFAULT} if left out")
+    add(
+        "--model", default="llama2-7b", metavar="NAME", help="such as llama2-7b, or MODULE:FACTORY (default: llama2-7b)"
+    )
+    add("--dtype", choices=("bf16", "fp16", "fp32"), default="bf16", help="of parameters, gradients and state")
+    add("--strategy", default="single", metavar="NAME", help="single, ddp, fsdp2 or hsdp (default: single)")
+    add("--world-size", type=_positive, default=2, metavar="N", help="ranks of a strategy, up to 4096; single has none")
+    add(
+        "--shard-size",
+        type=_positive,
+        default=8,
+        metavar="N",
+        help="hsdp: ranks that share the parameters (default: 8)",
+    )
+    add("--batch-size", type=_positive, default=1, metavar="N", help="sequences of a micro-batch on a rank")
+    add("--sequence-length", type=_positive, metavar="N", help="tokens of a sequence (default: 2048, or all positions)")
+    add("--micro-batches", type=_positive, default=1, metavar="N", help="backwards before a step")
+    add("--optimizer", default="AdamW", metavar="CLASS", help="of torch.optim, or MODULE:CLASS (default: AdamW)")
+    add(
+        "--activation-checkpointing",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="recompute each layer in the backward (default: it is on)",
+    )
+    add("--json", metavar="FILE", help="write the figures")
+    add("--plot", metavar="FILE", help="draw both curves: .png, .svg or .pdf; needs matplotlib")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -66,7 +66,7 @@ def under_test(arguments: argparse.Namespace) -> tuple[Implementation, str, list
         path = arguments.optimizer
         return _of_optimizer(path), f"{targets.DEFAULT} over {path}", ["--optimizer", path, *device]
     path = arguments.target or targets.DEFAULT
-    return _of_target(path), path, [path, *device]
+    return of_target(path), path, [path, *device]
 
 
 def prepare(implementation: Implementation, arguments: argparse.Namespace, **more: Any) -> Suite:
@@ -158,7 +158,8 @@ def _of_optimizer(path: str) -> Implementation:
     return Implementation.of_optimizer(cls)
 
 
-def _of_target(path: str) -> Implementation:
+def of_target(path: str) -> Implementation:
+    """The implementation that ``MODULE:ATTRIBUTE`` names."""
     with wrong_input():
         target = targets.load(path, "the target", [Path.cwd()])
     from torch.optim import Optimizer

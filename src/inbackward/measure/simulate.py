@@ -6,6 +6,7 @@ tensors, which have shapes and no bytes, and a fake process group, whose collect
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -55,7 +56,9 @@ def _curve(
         model = prepare(build, setup, "meta")
         tied = _names_of_each(model)
         setup.shard(model)  # on meta, where it takes no time to cut a parameter into a thousand parts
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        # An operation that raises logs its traceback as well.
+        log = logging.getLogger("torch._subclasses.fake_tensor")
+        with FakeTensorMode(allow_non_fake_inputs=True), patch.object(log, "disabled", True):
             model.to_empty(device="cpu")
             _tie(model, tied)
             return curve_of(model, setup, implementation), layer_bytes(model)

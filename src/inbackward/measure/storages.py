@@ -68,9 +68,8 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, (Tensor, list, tuple)):
-            for part in _parts(tree_leaves(result)):
-                self._follow(part.untyped_storage(), None)
+        for part in _parts((result,) if isinstance(result, Tensor) else tree_leaves(result)):
+            self._follow(part.untyped_storage(), None)
         return result
 
     def _follow(self, storage: torch.UntypedStorage, category: str | None) -> None:

@@ -29,6 +29,11 @@ VARIABLES = {
     GRID: "var(--line)",
     LIMIT_LINE: "var(--limit)",
 }
+_UNDATED: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None, "Creator": None},
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
 WIDE, NARROW = (7.6, 4.4), (3.4, 3.8)  # inches; at 100 pixels each, a page and a phone
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -55,6 +60,7 @@ _STYLE: dict[Any, Any] = {
     "xtick.minor.size": 0,
     "ytick.minor.size": 0,
     "figure.dpi": 100,
+    "savefig.dpi": 150,
     "savefig.facecolor": "none",
     "axes.facecolor": "none",
 }
@@ -115,7 +121,7 @@ def inline_svg(draw: Any, *data: Any, name: str, size: tuple[float, float]) -> s
 
 
 def save_figure(path: Path, draw: Any, *data: Any, size: tuple[float, float] = WIDE) -> None:
-    """Write a figure on white as PNG or SVG, as the path's ending says; whole or not at all.
+    """Write a figure on white as PNG, SVG or PDF, as the path's ending says; whole or not at all.
 
     Raises:
         OSError: the file cannot be written.
@@ -132,8 +138,7 @@ def _rendered(draw: Any, data: Any, salt: str, size: tuple[float, float], format
         figure = Figure(figsize=size, layout="constrained")
         draw(figure, *data)
         file = io.BytesIO()
-        no_date = {"Date": None, "Creator": None} if format == "svg" else {"Software": None}
-        figure.savefig(file, format=format, metadata=no_date, **more)
+        figure.savefig(file, format=format, metadata=_UNDATED[format], **more)
     return file.getvalue()
 
 
