@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from inspect import signature
 from typing import Any
 
 import torch
@@ -31,7 +30,7 @@ class Setup:
         sequence_length: tokens of a sequence.
         micro_batches: backwards before a step.
         activation_checkpointing: keep only what enters each layer, and compute the rest again in the backward.
-        optimizer_cls: the plain optimizer, and what is wrapped; its fused kernel is taken where it has one.
+        optimizer_cls: the plain optimizer, and what is wrapped; Adam and AdamW are given their fused kernel.
         optimizer_kwargs: its arguments, beside the parameters.
 
     Raises:
@@ -64,8 +63,8 @@ class Setup:
             )
 
     def kwargs(self) -> dict[str, Any]:
-        """The optimizer's arguments: its fused kernel, which takes no memory for itself, where it has one."""
-        kernel = {"fused": True} if "fused" in signature(self.optimizer_cls).parameters else {}
+        """The optimizer's arguments, and the fused kernel, which takes no memory for itself, of those that shard it."""
+        kernel = {"fused": True} if self.optimizer_cls in (torch.optim.Adam, torch.optim.AdamW) else {}
         return {**kernel, **self.optimizer_kwargs}
 
     def shard(self, model: nn.Module, device: str = "cpu") -> None:

@@ -9,17 +9,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import Reducer  # type: ignore[attr-defined]
+from torch.nn.parallel import distributed
+from torch.overrides import TorchFunctionMode
 
 from inbackward.measure.loop import PLAIN, curve_of, layer_bytes, prepare
 from inbackward.measure.memory import Memory, MemoryCurve
 from inbackward.measure.setup import Setup
 from inbackward.training import Implementation, as_implementation
+
+BUCKET = 25 * 2**20  # DDP's default, in bytes
 
 
 def simulate_memory(
@@ -55,13 +62,27 @@ def _curve(
     with _fake_ranks(setup):
         model = prepare(build, setup, "meta")
         tied = _names_of_each(model)
-        setup.shard(model)  # on meta, where it takes no time to cut a parameter into a thousand parts
+        with _FirstChunk():
+            setup.shard(model)
         # An operation that raises logs its traceback as well.
         log = logging.getLogger("torch._subclasses.fake_tensor")
         with FakeTensorMode(allow_non_fake_inputs=True), patch.object(log, "disabled", True):
             model.to_empty(device="cpu")
             _tie(model, tied)
             return curve_of(model, setup, implementation), layer_bytes(model)
+
+
+class _FirstChunk(TorchFunctionMode):
+    """``fully_shard`` cuts each parameter into a part for every rank, and takes its own: here, the first."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.chunk and (length := args[0].shape[kwargs["dim"]]):
+            tensor, dim = args[0], kwargs["dim"]
+            size = -(-length // args[1])
+            whole, rest = divmod(length, size)
+            last = [tensor.narrow(dim, length - rest, rest)] if rest else []
+            return [tensor.narrow(dim, 0, size)] * whole + last
+        return func(*args, **(kwargs or {}))
 
 
 def _names_of_each(model: nn.Module) -> list[list[str]]:
@@ -92,8 +113,12 @@ def _fake_ranks(setup: Setup) -> Iterator[None]:
 
     dist.init_process_group("fake", rank=0, world_size=setup.world_size, store=FakeStore())
     try:
-        # DDP agrees with other ranks on another order of its buckets, which takes real numbers, and no other memory.
-        with patch.object(Reducer, "_rebuild_buckets", lambda _: False):
+        # DDP begins with one bucket, and after an iteration agrees with the other ranks on many, in which real numbers
+        # take part. So it is given as many from the start: in the order of the parameters, from the last to the first.
+        with (
+            patch.object(Reducer, "_rebuild_buckets", lambda _: False),
+            patch.object(distributed, "sys", SimpleNamespace(maxsize=BUCKET)),
+        ):
             yield
     finally:
         dist.destroy_process_group()
