@@ -39,7 +39,7 @@ from inbackward.training.reshard import resharding
 
 # Iterations of the reference that a search may train: a limit in seconds would find other mistakes on another day.
 WORK = 600
-WORK_ACROSS_RANKS = 150
+WORK_ACROSS_RANKS = 240  # divided by their number
 ENDED = "not every mistake was tried in every scope: runs of this scenario take too long"
 FIRSTS = 3  # of two mistakes
 AGREE = "every loss, parameter, buffer and state is the reference's up to rounding: no number is wrong"
@@ -97,7 +97,7 @@ class _Search:
         self._implementation, self._scenario, self._device, self._world = implementation, scenario, device, world
         self._candidate = candidate
         self._left_out = interrupted(scenario, candidate)
-        self._work = WORK if world.size == 1 else WORK_ACROSS_RANKS
+        self._work = WORK if world.size == 1 else WORK_ACROSS_RANKS // world.size
         self._whole: dict[Tried, Likeness] = {}
         self._layout = Layout()
         self._reference = self._run(scenario, self._layout)
