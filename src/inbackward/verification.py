@@ -144,6 +144,11 @@ class Result:
         return decisive[0] if decisive else None
 
     @property
+    def numbers(self) -> Outcome | None:
+        """The first outcome that is not equivalent, beside those that broke: the one that has a diagnosis."""
+        return next((o for o in self.outcomes if o.verdict is Verdict.NOT_EQUIVALENT), None)
+
+    @property
     def not_run(self) -> tuple[Outcome, ...]:
         """Scenarios that could not run, or proved nothing for want of power, each with its reason."""
         return tuple(o for o in self.outcomes if o.verdict is Verdict.NOT_RUN)
@@ -165,9 +170,8 @@ class Result:
             return self.declared
         if self.worst is None:
             return "it has no scenario for this implementation's optimizers and declarations"
-        other = next((o for o in self.outcomes if o.verdict is Verdict.NOT_EQUIVALENT), None)
-        if self.found is Verdict.BROKEN and other is not None:  # a crash must not hide wrong numbers elsewhere
-            return f"{self.worst.message}; also not equal in {other.scenario.label}: {other.message}"
+        if self.found is Verdict.BROKEN and self.numbers:  # a crash must not hide wrong numbers elsewhere
+            return f"{self.worst.message}; also not equal in {self.numbers.scenario.label}: {self.numbers.message}"
         return self.worst.message
 
 
@@ -317,10 +321,9 @@ class Suite:
             declared=declared,
             expected=self._said(self.implementation.expected_failures, item),
         )
-        decisive = result.worst if result.verdict.fails else None
-        if decisive is not None:
-            explained = self.explained(decisive)
-            result = replace(result, outcomes=tuple(explained if o is decisive else o for o in outcomes))
+        if result.verdict.fails and (numbers := result.numbers):
+            explained = self.explained(numbers)
+            result = replace(result, outcomes=tuple(explained if o is numbers else o for o in outcomes))
         return replace(result, seconds=time.perf_counter() - started)
 
     @staticmethod

@@ -15,7 +15,7 @@ from inbackward.judging import (
 MISTAKES = (
     *what_ifs_of_hyperparameters.MISTAKES,
     *what_ifs_of_state.MISTAKES,
-    *what_ifs_of_steps.MISTAKES,
     *what_ifs_of_gradients.MISTAKES,
+    *what_ifs_of_steps.MISTAKES,
     *what_ifs_fitted.MISTAKES,
 )

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from inbackward.judging.evidence import Evidence
 from inbackward.judging.mistakes.gradients import RoundedGradient
 from inbackward.judging.mistakes.state import (
     CountedUpdates,
@@ -24,6 +25,14 @@ from inbackward.scenario import Recreate
 
 def _rotated(names: list[str]) -> list[str]:
     return names[1:] + names[:1]
+
+
+def _order(evidence: Evidence) -> tuple[str, ...]:
+    """That of the updates, as the candidate's counters have it; where they are not shown, that of a backward."""
+    state = evidence.candidate.records[evidence.first].state
+    backwards = list(evidence.reference.initial.parameters)[::-1]
+    counts = {name: float(state.get(name, {}).get("step", torch.zeros(()))) for name in backwards}
+    return tuple(sorted(backwards, key=lambda name: counts[name]))
 
 
 MISTAKES = (
@@ -132,7 +141,7 @@ MISTAKES = (
         sentence="has one step counter for all parameters",
         mend="count the steps of every parameter for itself",
         page="unused",
-        builds=does(OneCounter, CountedUpdates),
+        builds=lambda evidence: (OneCounter, partial(CountedUpdates, _order(evidence))),
     ),
     *(
         WhatIf(

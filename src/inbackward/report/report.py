@@ -70,7 +70,9 @@ def row(result: Result, replay: str = "") -> Row:
         replay: the command that runs the decisive scenario again, where there is one.
     """
     decisive = result.worst
-    diagnosis = decisive.diagnosis if decisive is not None and result.verdict.fails else None
+    numbers = result.numbers if result.verdict.fails else None
+    diagnosis = numbers.diagnosis if numbers else None
+    elsewhere = [f"this is said of {numbers.scenario.label}"] if numbers and numbers is not decisive else []
     entry: dict[str, Any] = {
         "id": result.requirement.id,
         "verdict": result.verdict.value,
@@ -102,7 +104,7 @@ def row(result: Result, replay: str = "") -> Row:
         expected=result.expected if result.verdict.fails else "",
         traceback=decisive.traceback if decisive and result.verdict.fails else "",
         scenario=decisive.scenario.to_json() if decisive and result.verdict.fails else "",
-        evidence=list(diagnosis.evidence) if diagnosis else [],
+        evidence=[*elsewhere, *diagnosis.evidence] if diagnosis else [],
         known=diagnosis.known if diagnosis else 0,
         mend=first.mend if first else "",
         page=first.page if first else "",

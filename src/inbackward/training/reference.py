@@ -123,16 +123,20 @@ class ReferenceDriver(Driver):
         return self.intervention.loss_factor if after else 1.0
 
     def iterate_by_closure(self, iteration: int) -> Tensor:
+        now, intervention = self._now(iteration), self.intervention
         reported: list[Tensor] = []
 
         def closure() -> Tensor:
             self.handle.zero_grad(**self.zero_grad_kwargs())
+            intervention.before_forward(now)
             unscaled, loss = self.setting.loss(iteration)
-            loss.backward()  # type: ignore[no-untyped-call]
+            intervention.backward(now, loss.backward)
+            intervention.after_backward(now)
             reported.append(unscaled)
             return loss
 
-        self.returned(self.handle.step(closure))
+        intervention.begin(now)
+        intervention.step(now, lambda: self.returned(self.handle.step(closure)))
         self.handle.zero_grad(**self.zero_grad_kwargs())
         return reported[-1]
 

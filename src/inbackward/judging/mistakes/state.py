@@ -156,28 +156,33 @@ class OneCounter(Intervention):
             entries["step"] = entries["step"] + 1
 
 
+@dataclass
 class CountedUpdates(Intervention):
-    """One counter for all parameters, which every update of any of them moves on, in the order of a backward."""
+    """One counter for all parameters, which every update of any of them moves on, in this order."""
 
-    count = 0
+    order: tuple[str, ...]
+    _count: int = 0
 
     def step(self, now: Iteration, act: Act) -> None:
-        kept = dict(now.gradients())
-        gradients = {name: p.grad for name, p in kept.items()}
-        for p in kept.values():
-            p.grad = None
-        for name in reversed(kept):
-            p = kept[name]
-            p.grad = gradients[name]
+        kept = {name: p.grad for name, p in now.gradients()}
+        for name in kept:
+            now.parameters[name].grad = None
+        for name in sorted(kept, key=self.order.index):
+            p = now.parameters[name]
+            p.grad = kept[name]
             for optimizer in now.optimizers:
                 entries = optimizer.state.get(p) or {}
                 if "step" in entries:
-                    entries["step"] = entries["step"] * 0 + self.count
+                    entries["step"] = entries["step"] * 0 + self._count
             act()
+            for optimizer in now.optimizers:
+                entries = optimizer.state.get(p) or {}
+                if "step" in entries:
+                    entries["step"] = entries["step"] * 0 + self._count + 1
             p.grad = None
-            self.count += 1
-        for name, p in kept.items():
-            p.grad = gradients[name]
+            self._count += 1
+        for name, gradient in kept.items():
+            now.parameters[name].grad = gradient
 
 
 @dataclass
