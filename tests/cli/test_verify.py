@@ -12,7 +12,7 @@ import pytest
 from tests.without_time import bare
 
 from inbackward import targets
-from inbackward.report.showcase import describe
+from inbackward.report.showcase import describe_losses
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario import Scenario
 from inbackward.training import as_implementation
@@ -157,7 +157,7 @@ def test_two_runs_differ_in_seconds_and_environment_only(command, project):
 def test_a_page_without_curves_says_why(project, target, why):
     with closing(Suite(as_implementation(targets.load(target, search=[project])))) as suite:
         showcase = showcase_apart(suite, workers=1)
-    assert (describe(showcase.curves) if showcase.curves else showcase.why_not).startswith(why)
+    assert (describe_losses(showcase.curves) if showcase.curves else showcase.why_not).startswith(why)
 
 
 def test_another_seed_is_another_run(command, project):

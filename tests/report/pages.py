@@ -5,6 +5,7 @@ from dataclasses import replace
 from test_report_rows import ROWS
 
 from inbackward.curves import Curve, Curves
+from inbackward.measure import Times
 from inbackward.report import Showcase, unreached
 from inbackward.report.html import render_html
 from inbackward.requirements import CATALOGUE, Item
@@ -16,7 +17,12 @@ CURVES = Curves(
     in_backward=Curve(losses=tuple(loss + 1e-4 * i for i, loss in enumerate(LOSSES))),
     noise=tuple(tuple(loss + seed * 1e-6 for loss in LOSSES) for seed in range(1, 5)),
 )
-SHOWCASE = Showcase(curves=CURVES, optimizer="AdamW")
+SHOWCASE = Showcase(
+    curves=CURVES,
+    gradients={"plain": ((0.0, 0), (1.0, 1024), (1.5, 4096), (2.0, 4096)), "in-backward": ((0.0, 0), (1.0, 1024))},
+    times=Times(plain=(1.0,) * 8, in_backward=(1.1,) * 8),
+    optimizer="AdamW",
+)
 NO_CURVES = Showcase(why_not="no time")
 STRATEGIES = ("single", "ddp", "fsdp2", "hsdp", "tensor-parallel", "fsdp2-tensor-parallel", "cpu-offload")
 

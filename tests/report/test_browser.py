@@ -119,7 +119,7 @@ def test_nothing_overflows_a_phone(opened, scheme):
     for summary in window.locator("summary").all():
         summary.click()
     assert window.evaluate("document.documentElement.scrollWidth") <= 360
-    assert window.locator("svg.figure:visible").count() == 1
+    assert window.locator("svg.figure:visible").count() == 2
     assert window.evaluate("getComputedStyle(document.body).backgroundColor") == (
         "rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 27)"
     )

@@ -27,7 +27,7 @@ class Tally:
         self.selected = False
         self.rows: dict[str, dict[str, Row]] = {}
         self.problems: dict[str, None] = {}
-        self.showcase: dict[str, Any] = {"curves": None, "why_not": "no test of this run could train for them"}
+        self.showcase: dict[str, Any] = {}
         self.written: list[Path] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -54,7 +54,9 @@ class Tally:
         if self.selected and self.run.leads and settings.html:
             from inbackward.report import Showcase, write_html
 
-            html, showcase = settings.html, Showcase.from_plain(self.showcase)
+            html, showcase = settings.html, Showcase(why_not="no test of this run could train for them")
+            if self.showcase:
+                showcase = Showcase.from_plain(self.showcase)
 
             def write(target: str, rows: list[Row]) -> None:
                 same = [replace(row, shrunk="", replay_shrunk="") for row in rows]  # whichever failed first has one

@@ -49,6 +49,8 @@ def render_html(target: str, seed: int, rows: Sequence[Row], showcase: Showcase)
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
+    from inbackward.report.pictures import pictures
+
     def shown(value: Any) -> Any:
         return value if isinstance(value, Markup) else printable(str(value))
 
@@ -83,7 +85,7 @@ def render_html(target: str, seed: int, rows: Sequence[Row], showcase: Showcase)
         not_selected=[id for id in CATALOGUE if id not in selected],
         blocks=blocks,
         replays=[(block["label"], block["replay"]) for block in blocks if block["replay"]],
-        showcase=showcase.view(),
+        showcase=pictures(showcase),
     )
 
 

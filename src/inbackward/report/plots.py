@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,6 +101,28 @@ def _differences(axes: Axes, curves: Curves) -> None:
         axes.minorticks_off()
     else:
         axes.set_title("difference")
+
+
+def draw_gradients(figure: Figure, gradients: Mapping[str, Sequence[tuple[float, int]]]) -> None:
+    """Bytes of live gradients over one iteration of either loop, phase by phase.
+
+    Args:
+        gradients: ``plain`` and ``in-backward``: when, in phases from the start, and how many bytes.
+    """
+    axes = figure.subplots()
+    for side, colour, width in (("plain", PLAIN, 2.2), ("in-backward", IN_BACKWARD, 1.6)):
+        times = [*(when for when, _ in gradients[side]), 3.0]
+        sizes = [size / 1024 for _, size in gradients[side]]
+        axes.plot(times, [*sizes, sizes[-1]], label=side, drawstyle="steps-post", color=colour, linewidth=width)
+        axes.fill_between(times, [*sizes, sizes[-1]], step="post", color=colour, alpha=0.12, linewidth=0)
+    axes.set_title("live gradients, KiB")
+    axes.set_xticks([0.5, 1.5, 2.5], ["forward", "backward", "step"])
+    axes.grid(visible=False, axis="x")
+    for boundary in (1, 2):
+        axes.axvline(boundary, color=GRID, linewidth=0.8)
+    axes.set_xlim(0, 3)
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside upper right", ncols=2)
 
 
 def inline_svg(draw: Any, *data: Any, name: str, size: tuple[float, float]) -> str:

@@ -3,51 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
+
+import torch
 
 from inbackward.curves import Curve, Curves, train_both
 from inbackward.judging.noise import LIMIT
+from inbackward.measure import MemoryCurve, Setup, Times, observe_memory, time_steps
 from inbackward.scenario import ModelConfig, Scenario
+from inbackward.scenario.models import build_model
 from inbackward.training import NotRun
+from inbackward.training.resume import first_line
 from inbackward.verification import Suite, one_thread
 
 ITERATIONS = 100
+PHASES = ("forward", "backward", "step")
+Moments = tuple[tuple[float, int], ...]  # when in an iteration, in phases, and the bytes of gradients alive then
 
 
 @dataclass(frozen=True, kw_only=True)
 class Showcase:
-    """The curves of one run, or why there are none.
+    """The curves of one run, or why there are none; all plain data.
 
     Attributes:
         optimizer: the reference's class, for people.
+        gradients: bytes of live gradients over an iteration, of either loop.
+        times: seconds of iterations of both loops, in turn.
+        why_not: why there are no curves, or ``""``.
+        why_not_measured: why memory and time are missing, or ``""``.
     """
 
-    curves: Curves | None = None
     optimizer: str = ""
+    curves: Curves | None = None
+    gradients: Mapping[str, Moments] | None = None
+    times: Times | None = None
     why_not: str = ""
+    why_not_measured: str = ""
 
     @classmethod
     def of(cls, suite: Suite) -> Showcase:
         """Train the default ``plain`` scenario, but longer, with the first reference optimizer of a suite."""
         arm = suite.arms[0]
-        model = suite.model or ModelConfig()
         scenario = Scenario(
             name="showcase",
             seed=suite.seed * 100_000,
             iterations=ITERATIONS,
             optimizer=arm.config,
-            model=model,
+            model=suite.model or ModelConfig(),
         )
-        try:
-            with one_thread():
+        with one_thread():
+            try:
                 curves = train_both(suite.implementation, scenario, suite.device)
-        except NotRun as reason:
-            return cls(why_not=str(reason))
-        for name, curve in (("the usual loop", curves.plain), ("the implementation", curves.in_backward)):
-            if curve.stopped and not curve.losses:
-                return cls(why_not=f"{name} raises {curve.stopped}")
-        return cls(curves=curves, optimizer=arm.config.cls.partition(":")[2])
+            except NotRun as reason:
+                return cls(why_not=str(reason))
+            for name, curve in (("the usual loop", curves.plain), ("the implementation", curves.in_backward)):
+                if curve.stopped and not curve.losses:
+                    return cls(why_not=f"{name} raises {curve.stopped}")
+            return _measured(cls(curves=curves, optimizer=arm.config.cls.partition(":")[2]), suite, scenario, arm.cls)
 
     def plain(self) -> dict[str, Any]:
         """Plain data, that a worker can send."""
@@ -56,42 +70,46 @@ class Showcase:
     @classmethod
     def from_plain(cls, data: Mapping[str, Any]) -> Showcase:
         """What ``plain`` was made from."""
-        found = data["curves"]
-        sides = {side: Curve(**found[side]) for side in ("plain", "in_backward")} if found else {}
-        return cls(**{**data, "curves": Curves(**{**found, **sides}) if found else None})
-
-    def view(self) -> dict[str, Any]:
-        """What the page shows of it."""
-        if self.curves is None:
-            return {"why_not": self.why_not}
-        return {
-            "why_not": "",
-            "about": f"The default scenario of the requirement plain, but {self.curves.iterations} iterations long, "
-            f"by {self.optimizer}, in the usual loop and in the implementation's.",
-            "figures": [_losses(self.curves)],
-            "varying": [],
-        }
+        curves, times = data["curves"], data["times"]
+        sides = {side: Curve(**curves[side]) for side in ("plain", "in_backward")} if curves else {}
+        whole = Curves(**{**curves, **sides}) if curves else None
+        return cls(**{**data, "curves": whole, "times": Times(**times) if times else None})
 
 
-def _losses(curves: Curves) -> dict[str, Any]:
-    from inbackward.report.plots import draw_losses
+def _measured(showcase: Showcase, suite: Suite, scenario: Scenario, optimizer_cls: Any) -> Showcase:
+    """With memory and time, where the implementation can be built and stepped without all that a scenario offers."""
+    setup = Setup(
+        dtype=torch.float32,
+        batch_size=scenario.data.batch,
+        sequence_length=scenario.data.length,
+        activation_checkpointing=False,
+        optimizer_cls=optimizer_cls,
+        optimizer_kwargs=scenario.optimizer.kwargs,
+    )
+    arguments = partial(build_model, scenario.model, scenario.seed, torch.float32), setup, suite.implementation
+    try:
+        memory = observe_memory(*arguments, device=suite.device.type)
+        times = time_steps(*arguments, device=suite.device.type)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an implementation may raise anything
+        return replace(showcase, why_not_measured=first_line(error))
+    gradients = {"plain": _moments(memory.plain), "in-backward": _moments(memory.in_backward)}
+    return replace(showcase, gradients=gradients, times=times)
 
-    return _figure("Loss", describe(curves), draw_losses, curves)
+
+def _moments(curve: MemoryCurve) -> Moments:
+    """Instants evenly over the phase they lie in, so that both loops' forwards and backwards lie over each other."""
+    labels = [point.label.partition(" ")[0] for point in curve.points]
+    seen = dict.fromkeys(PHASES, 0)
+    moments = []
+    for label, point in zip(labels, curve.points):
+        moments.append((PHASES.index(label) + seen[label] / labels.count(label), point.gradient))
+        seen[label] += 1
+    return tuple(moments)
 
 
-def _figure(title: str, caption: str, draw: Any, *data: Any) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    from inbackward.report.plots import NARROW, WIDE, inline_svg
-
-    svg = {
-        name: Markup(inline_svg(draw, *data, name=f"{title}-{name}", size=size))
-        for name, size in (("wide", WIDE), ("narrow", NARROW))
-    }
-    return {"title": title, "caption": caption, **svg}
-
-
-def describe(curves: Curves) -> str:
+def describe_losses(curves: Curves) -> str:
     """How far the two losses are apart, in words."""
     if curves.plain.stopped:
         return f"The usual loop stopped after {len(curves.plain.losses)} iterations: {curves.plain.stopped}"
@@ -108,4 +126,24 @@ def describe(curves: Curves) -> str:
     return said + (
         f"The losses are farthest apart in iteration {at}, by {abs(curves.differences[at]):.3g}{ratio}; "
         f"up to {LIMIT:g} times is rounding."
+    )
+
+
+def describe_gradients(gradients: Mapping[str, Moments]) -> str:
+    """What is saved, in words."""
+    plain, in_backward = (max(size for _, size in gradients[side]) for side in ("plain", "in-backward"))
+    return (
+        f"At its peak the usual loop holds {plain / 1024:.1f} KiB of gradients, the implementation "
+        f"{in_backward / 1024:.1f} KiB: {in_backward / plain:.0%}. What that means for a model of yours depends on its "
+        "size and strategy."
+    )
+
+
+def describe_times(times: Times) -> str:
+    """What it costs, in words."""
+    ratio = times.ratio
+    return (
+        f"An iteration takes {ratio.median:.2f} times as long as the usual loop's (95 % interval {ratio.low:.2f} to "
+        f"{ratio.high:.2f}, from {len(times.plain)} iterations of either in turn). On a model this small it is "
+        "mostly the cost of Python."
     )
