@@ -52,6 +52,7 @@ def parser(verify: Command, replay: Command, requirements: Command, memory: Comm
     add("--seed", type=_whole_number, default=0, metavar="N", help="shifts the seed of every scenario")
     add("--json", metavar="FILE", help="write the report, of schema inbackward.report/1")
     add("--html", metavar="FILE", help="write the report as one page, with the curves of one training run")
+    _log(sub)
     add("--fail-fast", action="store_true", help="end the run at the first requirement that fails")
     add("--list-unsupported", action="store_true", help="print an unsupported={...} of what failed")
 
@@ -115,6 +116,11 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         sys.exit(say(f"error: {message}; see '{self.prog} --help'", WRONG_INPUT))
+
+
+def _log(sub: argparse.ArgumentParser) -> None:
+    text = "tensorboard:DIR or wandb:PROJECT, to follow curves and verdicts there; may be given for each"
+    sub.add_argument("--log", action="append", default=[], metavar="SINK", help=text)
 
 
 def _under_test(sub: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from inbackward.cli.inputs import prepare, require_id, require_model, require_wr
 from inbackward.extras import require_extra
 
 if TYPE_CHECKING:
-    from inbackward.report import Row, Screen
+    from inbackward.report import Row, Screen, Showcase, Sink
     from inbackward.requirements import Item
     from inbackward.scenario import Scenario
     from inbackward.training import Implementation
@@ -46,22 +46,21 @@ def verify(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         with wrong_input():
             require_extra("plots", "--html")
+    with wrong_input():
+        sinks = [r.Sink.of(text) for text in arguments.log]
     screen = r.Screen(sys.stdout, sys.stderr)
     screen.print(*r.render_header(target, suite, len({item.id for item in items}), under))
     showcase = None
     try:
         with closing(suite):
             rows = _with_one_shrunk(_judge(suite, items, again, screen, arguments.fail_fast), suite, again, screen)
-            if arguments.html is not None:
+            if arguments.html is not None or sinks:
                 screen.running(len(rows), len(rows), "training for the pictures")
                 showcase = showcase_apart(suite, workers_for(suite))
     finally:
         screen.erase()
     try:
-        if arguments.json is not None:
-            r.write_json(arguments.json, r.report(target, arguments.seed, rows))
-        if showcase is not None:
-            r.write_html(arguments.html, target, arguments.seed, rows, showcase)
+        _leave(arguments, target, rows, showcase, sinks)
     finally:  # a full disk must not cost the report on the terminal
         screen.report("", *r.render_details(rows))
         screen.print(*r.render_summary(rows), *r.render_annotations(rows))
@@ -70,6 +69,22 @@ def verify(arguments: argparse.Namespace) -> int:
     if any(row.failed or row.stale for row in rows):
         return FAILED
     return OK if any(row.counts["tensors_compared"] for row in rows) else NOTHING_PROVED
+
+
+def _leave(
+    arguments: argparse.Namespace, target: str, rows: list[Row], showcase: Showcase | None, sinks: list[Sink]
+) -> None:
+    """Write the files that were asked for, and hand the curves to the sinks."""
+    from inbackward import report as r
+
+    if arguments.json is not None:
+        r.write_json(arguments.json, r.report(target, arguments.seed, rows))
+    if showcase is None:
+        return
+    if arguments.html is not None:
+        r.write_html(arguments.html, target, arguments.seed, rows, showcase)
+    for sink in sinks:
+        sink.write(r.Log(target=target, rows=rows, curves=showcase.curves, gradients=showcase.gradients))
 
 
 def replay(arguments: argparse.Namespace) -> int:

@@ -2,6 +2,7 @@
 
 from inbackward.curves.checkpoint import Checkpoint
 from inbackward.curves.curve import Curve, Curves
+from inbackward.curves.progress import Progress
 from inbackward.curves.training import Corpus, train_both
 
-__all__ = ["Checkpoint", "Corpus", "Curve", "Curves", "train_both"]
+__all__ = ["Checkpoint", "Corpus", "Curve", "Curves", "Progress", "train_both"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +14,16 @@ from torch import Tensor
 from inbackward.curves.checkpoint import Checkpoint
 from inbackward.curves.curve import Curves
 from inbackward.curves.loop import Loop
+from inbackward.curves.progress import Progress
 from inbackward.judging.noise import RUNS, Rounding
 from inbackward.scenario import Scenario
-from inbackward.training import Implementation
+from inbackward.training import Implementation, NotRun
 from inbackward.training.driver import Driver
 from inbackward.training.in_backward import InBackwardDriver
 from inbackward.training.reference import ReferenceDriver
 from inbackward.training.setting import Setting
 
 POINTS = 20  # at which both loops are put by, and read held-out text
-Told = Callable[[int, int, str], None]  # so many of so many iterations are done, and what goes on
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def train_both(
     device: torch.device,
     corpus: Corpus | None = None,
     kept: Checkpoint | None = None,
-    told: Told = lambda done, total, what: None,
+    progress: Progress | None = None,
 ) -> Curves:
     """The loss curves of a scenario without events, in the usual loop and in the implementation's.
 
@@ -58,47 +59,56 @@ def train_both(
         kept: where both loops are put by at intervals, and taken up again.
 
     Raises:
-        NotRun: the implementation lacks what the scenario needs, or, with ``kept``, ``state_dict()``.
+        NotRun: the implementation lacks what the scenario needs.
         OSError: the checkpoint cannot be written.
         ValueError: the checkpoint is of another run.
     """
+    progress = progress or Progress()
     found = kept.load() if kept else None
     text = corpus.training if corpus else None
-    starts: dict[str, Callable[[Setting], Driver]] = {
-        "plain": partial(ReferenceDriver, implementation=implementation),
-        "in-backward": partial(InBackwardDriver, implementation=implementation),
-    }
     noise: list[tuple[float, ...]] = found["noise"] if found else []
     with ExitStack() as stack:
-        loops: dict[str, Loop] = {}
-        for name, start in starts.items():
-            loops[name] = Loop(scenario, device, start, text, found and found[name])
-            stack.callback(loops[name].close)
 
-        def trained(name: str) -> None:
-            told(sum(len(loop.losses) for loop in loops.values()), 2 * scenario.iterations, name)
+        def loop(start: Callable[[Setting], Driver], checkpoint: Mapping[str, Any] | None = None) -> Loop:
+            made = Loop(scenario, device, start, text, checkpoint)
+            stack.callback(made.close)
+            return made
 
-        def put_by() -> None:
-            if kept is not None:
-                kept.save({"noise": noise, **{name: loop.checkpoint() for name, loop in loops.items()}})
+        plain = loop(partial(ReferenceDriver, implementation=implementation), found and found["plain"])
+        in_backward = loop(partial(InBackwardDriver, implementation=implementation), found and found["in-backward"])
 
+        def trained(what: str) -> None:
+            progress.trained(len(plain.losses) + len(in_backward.losses), 2 * scenario.iterations, what)
+
+        def trained_again(disturbed: Loop) -> None:
+            done = len(noise) * scenario.iterations + len(disturbed.losses)
+            progress.trained(done, RUNS * scenario.iterations, "the reference's own noise")
+
+        def put_by() -> bool:
+            try:
+                if kept is not None:
+                    both = {"plain": plain.checkpoint(), "in-backward": in_backward.checkpoint()}
+                    kept.save({**both, "noise": noise})
+            except NotRun as reason:
+                progress.not_kept(str(reason))
+                return False
+            return kept is not None
+
+        keeps = put_by() if not found else True
         for end in sorted({max(1, scenario.iterations * i // POINTS) for i in range(1, POINTS + 1)}):
-            for name, loop in loops.items():
-                loop.train(end, partial(trained, name))
+            if end <= len(in_backward.losses):
+                continue  # before it was taken up again
+            for name, each in (("plain", plain), ("in-backward", in_backward)):
+                each.train(end, partial(trained, name))
                 if corpus is not None:
-                    loop.validate(corpus.held_out)
-            put_by()
-        plain, in_backward = (loop.curve for loop in loops.values())
-        curves = Curves(iterations=scenario.iterations, plain=plain, in_backward=in_backward)
+                    each.validate(corpus.held_out)
+            keeps = keeps and put_by()
+            progress.reached(plain.curve, in_backward.curve)
+        curves = Curves(iterations=scenario.iterations, plain=plain.curve, in_backward=in_backward.curve)
         while not curves.same and not plain.stopped and len(noise) < RUNS:
-            rounding = partial(ReferenceDriver, implementation=implementation, intervention=Rounding(len(noise)))
-            disturbed = Loop(scenario, device, rounding, text)
-            stack.callback(disturbed.close)
-            what = f"noise {len(noise) + 1} of {RUNS}"
-            disturbed.train(
-                scenario.iterations,
-                lambda loop=disturbed, what=what: told(len(loop.losses), scenario.iterations, what),  # type: ignore[misc]
-            )
+            rounding = Rounding(len(noise))
+            disturbed = loop(partial(ReferenceDriver, implementation=implementation, intervention=rounding))
+            disturbed.train(scenario.iterations, partial(trained_again, disturbed))
             noise.append(tuple(disturbed.losses))
-            put_by()
+            keeps = keeps and put_by()
     return replace(curves, noise=tuple(noise))

@@ -2,11 +2,12 @@
 
 from inbackward.report.annotations import render_annotations
 from inbackward.report.failure import render_failure
-from inbackward.report.files import require_writable, save_replay, save_scenario, write_json
+from inbackward.report.files import require_folder, require_writable, save_replay, save_scenario, write_json, write_text
 from inbackward.report.html import write_html
 from inbackward.report.report import Row, died, report, row, summary, unreached
 from inbackward.report.screen import Screen
 from inbackward.report.showcase import Showcase
+from inbackward.report.sinks import Log, Sink
 from inbackward.report.terminal import (
     render_details,
     render_header,
@@ -17,9 +18,11 @@ from inbackward.report.terminal import (
 )
 
 __all__ = [
+    "Log",
     "Row",
     "Screen",
     "Showcase",
+    "Sink",
     "died",
     "render_annotations",
     "render_details",
@@ -30,6 +33,7 @@ __all__ = [
     "render_summary",
     "render_unsupported",
     "report",
+    "require_folder",
     "require_writable",
     "row",
     "save_replay",
@@ -38,4 +42,5 @@ __all__ = [
     "unreached",
     "write_html",
     "write_json",
+    "write_text",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,16 @@ def require_writable(path: str | Path) -> None:
         temporary = _beside(path)
         temporary.touch(exist_ok=False)
         temporary.unlink()
+
+
+def require_folder(folder: Path) -> None:
+    """Make a folder that is to hold files, and refuse one that cannot.
+
+    Raises:
+        OSError: it cannot be made, or nothing can be written there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
 
 
 def save_replay(folder: Path, result: Row) -> Path | None:

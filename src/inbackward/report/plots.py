@@ -69,16 +69,14 @@ _STYLE: dict[Any, Any] = {
 def draw_losses(figure: Figure, curves: Curves) -> None:
     """Both losses over each other, and below how far they are apart in units of the reference's own noise."""
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(5, 2))
-    for label, curve, look in (
-        ("plain", curves.plain, {"color": PLAIN, "linewidth": 4.5, "alpha": 0.55}),
-        ("in-backward", curves.in_backward, {"color": IN_BACKWARD, "linewidth": 1.3}),
+    for side, curve, colour, width, alpha, mark in (
+        ("plain", curves.plain, PLAIN, 4.5, 0.55, "o"),
+        ("in-backward", curves.in_backward, IN_BACKWARD, 1.3, 1.0, "x"),
     ):
-        above.plot(range(1, len(curve.losses) + 1), curve.losses, label=label, **look)
+        above.plot(range(len(curve.losses)), curve.losses, label=side, color=colour, linewidth=width, alpha=alpha)
         if curve.held_out:
-            marks = {"color": look["color"], "marker": "o" if label == "plain" else "x", "linestyle": ""}
-            above.plot(
-                *zip(*curve.held_out), label=f"{label}, held out", markersize=5, alpha=look.get("alpha"), **marks
-            )
+            at, losses = [done - 1 for done, _ in curve.held_out], [loss for _, loss in curve.held_out]
+            above.plot(at, losses, label=f"{side}, held out", color=colour, alpha=alpha, marker=mark, linestyle="")
     above.set_title("training loss" + (" and held-out loss" if curves.plain.held_out else ""))
     figure.legend(loc="outside upper right", ncols=2)
     _differences(below, curves)
@@ -90,7 +88,7 @@ def _differences(axes: Axes, curves: Curves) -> None:
     in_units = curves.same or bool(curves.ratios)
     values = curves.ratios if in_units else [abs(d) for d in curves.differences]
     shown = [value if value < 1e30 else float("nan") for value in values]
-    axes.plot(range(1, len(shown) + 1), shown, color=IN_BACKWARD, linewidth=1.3)
+    axes.plot(range(len(shown)), shown, color=IN_BACKWARD, linewidth=1.3)
     if in_units:
         axes.axhline(LIMIT, color=LIMIT_LINE, linewidth=1.0, linestyle=(0, (4, 3)))
         axes.set_title(f"difference in noise units (limit {LIMIT:g})")
