@@ -61,6 +61,10 @@ class Talks(OptimizerInBackward):
         super().__init__(*args, **kwargs)
 
 
+class Right(OptimizerInBackward):
+    pass
+
+
 class Leaves(OptimizerInBackward):
     def zero_grad(self, set_to_none=True):
         __import__("os")._exit(3)
@@ -98,6 +102,10 @@ class NeedsLr(torch.optim.SGD):
 
 def small():
     return nn.Sequential(nn.Embedding(256, 8), nn.Linear(8, 256))
+
+
+def dropping():
+    return nn.Sequential(nn.Embedding(256, 8), nn.Dropout(0.5), nn.Linear(8, 256))
 
 
 def raising():

@@ -239,7 +239,7 @@ def test_the_profiles_are_those_of_the_suite(command):
     assert "{" + ",".join(PROFILES) + "}" in command("verify", "--help").out
 
 
-@pytest.mark.parametrize("name", ["verify", "replay", "requirements"])
+@pytest.mark.parametrize("name", ["verify", "replay", "requirements", "curves"])
 def test_help_has_an_example(command, name):
     ran = command(name, "--help")
     assert ran.status == 0

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from inbackward.cli.arguments import parser
 from inbackward.cli.commands import replay, requirements, verify
+from inbackward.cli.curves import curves
 from inbackward.cli.errors import BROKEN_PIPE, INTERRUPTED, NOTHING_PROVED, WRONG_INPUT, WrongInput, say
 from inbackward.cli.memory import memory
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names from files may hold what a terminal cannot show
     try:
-        arguments = parser(verify, replay, requirements, memory).parse_args(argv)
+        arguments = parser(verify, replay, requirements, memory, curves).parse_args(argv)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status

@@ -14,7 +14,9 @@ from inbackward.scenario.configs import STRATEGIES
 Command = Callable[[argparse.Namespace], int]
 
 
-def parser(verify: Command, replay: Command, requirements: Command, memory: Command) -> argparse.ArgumentParser:
+def parser(
+    verify: Command, replay: Command, requirements: Command, memory: Command, curves: Command
+) -> argparse.ArgumentParser:
     """The parser whose result carries the chosen command as ``run``."""
     top = _Parser(
         prog="inbackward",
@@ -64,6 +66,31 @@ def parser(verify: Command, replay: Command, requirements: Command, memory: Comm
     sub.add_argument("file", metavar="FILE", help="a scenario, of schema inbackward.scenario/1")
     sub.add_argument("--shrink", action="store_true", help="also find a simpler scenario that fails likewise")
     _under_test(sub)
+
+    sub = command(
+        curves,
+        "Train both loops for longer on real text, and plot their losses.",
+        "inbackward curves mypackage.optim:MyOptimizer --iterations 300 --out curves",
+    )
+    _under_test(sub)
+    add = sub.add_argument
+    add(
+        "--iterations",
+        type=_positive,
+        default=300,
+        metavar="N",
+        help="of each loop (default: 300, which takes minutes)",
+    )
+    add(
+        "--out",
+        default="curves",
+        metavar="DIR",
+        help="for curves.csv, .png and .svg, and for taking up again what was interrupted (default: curves)",
+    )
+    add("--model", default="", metavar="MODULE:FACTORY", help="your own model in the place of a small transformer")
+    add("--seed", type=_whole_number, default=0, metavar="N", help="of weights and data")
+    add("--text", metavar="FILE", help="to train on; the sources of Python's standard library if left out")
+    _log(sub)
 
     sub = command(requirements, "List what an implementation is held to.", "inbackward requirements lr-schedule")
     sub.add_argument("id", nargs="?", metavar="ID", help="one requirement; every one if left out")

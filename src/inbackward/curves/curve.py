@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from inbackward.judging.noise import worst_ratio
+from inbackward.judging.noise import LIMIT, worst_ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Curves:
     def differences(self) -> tuple[float, ...]:
         """In-backward minus plain, at every iteration that both reached; 0 where both are NaN."""
         pairs = zip(self.plain.losses, self.in_backward.losses)
-        return tuple(0.0 if b == a or (a != a and b != b) else b - a for a, b in pairs)
+        return tuple(0.0 if _same(a, b) else b - a for a, b in pairs)
 
     @property
     def same(self) -> bool:
@@ -62,16 +62,25 @@ class Curves:
         )
 
     @property
+    def within_noise(self) -> bool:
+        """Whether every difference is as small as rounding; not where that was not measured."""
+        return bool(self.ratios) and all(ratio <= LIMIT for ratio in self.ratios)
+
+    @property
     def farthest(self) -> int:
         """The iteration in which the losses are farthest apart; ``-1`` where no iteration can be compared."""
         apart = [math.inf if d != d else abs(d) for d in self.differences]
         return max(range(len(apart)), key=apart.__getitem__, default=-1)
 
 
+def _same(a: float, b: float) -> bool:
+    return a == b or (a != a and b != b)
+
+
 def _ratio(candidate: float, reference: float, disturbed: list[float]) -> float:
-    if candidate == reference:
+    if _same(candidate, reference):
         return 0.0
     if not (math.isfinite(candidate) and math.isfinite(reference)):
-        return math.nan if candidate != candidate and reference != reference else math.inf
+        return math.inf
     # A loss is computed in float32, and has its eps.
     return worst_ratio(torch.tensor(candidate), torch.tensor(reference), [torch.tensor(d) for d in disturbed])
