@@ -35,7 +35,9 @@ HOSTILE = (
 def _hostile(row):
     entry = {**row.entry, "message": HOSTILE, "replay": HOSTILE, "diagnosis": [{"what_if": "x", "sentence": HOSTILE}]}
     entry["divergence"] = {**entry["divergence"], "name": HOSTILE, "scenario": HOSTILE}
-    return replace(row, entry=entry, traceback=HOSTILE, shrunk=HOSTILE, replay_shrunk=HOSTILE)
+    return replace(
+        row, entry=entry, traceback=HOSTILE, evidence=[HOSTILE], mend=HOSTILE, shrunk=HOSTILE, replay_shrunk=HOSTILE
+    )
 
 
 def everything():

@@ -100,7 +100,7 @@ def test_a_failure_opens(opened):
     assert not block.get_by_text("What happened").is_visible()
     block.locator("summary").click()
     assert block.get_by_text("What happened").is_visible()
-    assert block.locator("code").first.text_content() == "inbackward replay x mine:Mine"
+    assert block.locator(".replay code").first.text_content() == "inbackward replay x mine:Mine"
     window.locator("#verdicts").get_by_role("link", name="resume", exact=True).click()
     assert window.locator("#evidence-resume").get_by_text("state-names").first.is_visible()
 

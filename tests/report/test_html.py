@@ -54,8 +54,12 @@ def test_a_failure_has_its_evidence():
     assert "How to read it" not in crash
     found = [{"what_if": "lr-frozen", "noise_ratio": 0.0, "sentence": "behaves like a loop without a scheduler"}]
     told = replace(ROWS["broken"], entry={**ROWS["broken"].entry, "diagnosis": found})
-    assert "behaves like a loop without a scheduler" in page([told])
-    assert "Evidence" not in page([ROWS["equivalent"]])
+    text = page([replace(told, evidence=["the ratio is 10"], mend="share the groups.", page="lr-schedule")])
+    assert "It behaves like a loop without a scheduler" in text
+    assert "<li>the ratio is 10</li>" in text
+    assert "share the groups. Read <code>inbackward requirements lr-schedule</code>" in text
+    assert "None of the 40 known mistakes explains this." in page([replace(ROWS["broken"], known=40)])
+    assert "What failed" not in page([ROWS["equivalent"]])
 
 
 def test_a_declaration_that_is_no_longer_true_is_a_failure_too():

@@ -60,18 +60,21 @@ def render_explanation(diagnosis: Diagnosis, page: str) -> list[str]:
 
 
 def _behaviour(sentences: Sequence[str], known: int) -> list[str]:
+    said = behaviour(sentences, known)
+    return [line for i, one in enumerate(said) for line in wrap(f"  {one}" if i else one, "  ", lines=2)]
+
+
+def behaviour(sentences: Sequence[str], known: int) -> list[str]:
     """What it behaves like, by the mistakes that cannot be told apart; nothing where no what-if was run."""
-    lines: list[str] = []
-    for index, sentence in enumerate(sentences[:NAMED]):
-        if index:
-            sentence = sentence.replace("behaves exactly like", "or like").replace("is consistent with", "or with")
-        lines += wrap(f"  {sentence}" if index else f"It {sentence}", "  ", lines=2)
+    if known and not sentences:
+        return [f"None of the {known} known mistakes explains this."]
+    said = [f"It {sentence}" for sentence in sentences[:1]]
+    for sentence in sentences[1:NAMED]:
+        said.append(sentence.replace("behaves exactly like", "or like").replace("is consistent with", "or with"))
     if len(sentences) > 1:
         more = f"and {len(sentences) - NAMED} more; " if len(sentences) > NAMED else ""
-        lines.append(f"    ({more}these cannot be told apart in this scenario)")
-    if known and not sentences:
-        lines.append(f"  None of the {known} known mistakes explains this.")
-    return lines
+        said.append(f"({more}these cannot be told apart in this scenario)")
+    return said
 
 
 def _evidence(evidence: Sequence[str]) -> list[str]:

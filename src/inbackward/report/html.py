@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inbackward.judging import SEVERITY, Verdict
+from inbackward.report.failure import behaviour
 from inbackward.report.files import write_text
 from inbackward.report.report import Row, report, together
 from inbackward.report.text import HOW_TO_READ
@@ -187,7 +188,10 @@ def _block(row: Row) -> dict[str, Any]:
         "sentence": CATALOGUE[entry["id"]].sentence,
         "message": message + (f" Expected: {row.expected}" if row.expected else ""),
         "numbers": _numbers(divergence),
-        "diagnosis": [finding["sentence"] for finding in entry.get("diagnosis", [])],
+        "behaviour": behaviour([finding["sentence"] for finding in entry.get("diagnosis", [])], row.known),
+        "evidence": row.evidence,
+        "mend": row.mend,
+        "page": row.page or entry["id"],
         "how_to_read": "" if row.traceback else HOW_TO_READ.get(divergence.get("quantity", ""), ""),
         "traceback": row.traceback.rstrip(),
         "replay": entry.get("replay", ""),
