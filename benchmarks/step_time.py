@@ -15,8 +15,6 @@ The ratio of clipping by two passes is to the plain optimizer with `clip_grad_no
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import zip_longest
@@ -26,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from inbackward import OptimizerInBackward
+from inbackward.measure import in_turn, quartiles, ratio
 
 KERNELS: dict[str, dict[str, bool]] = {
     "fused": {"fused": True},
@@ -172,17 +171,6 @@ def available(kernel: dict[str, bool], shape: tuple[int, int, int]) -> dict[str,
     return made
 
 
-def measure(ways: dict[str, Iteration], rounds: int) -> dict[str, list[float]]:
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for turn in range(rounds + 3):
-        for name, iterate in ways.items():
-            start = time.perf_counter()
-            iterate()
-            if turn >= 3:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=60)
@@ -192,11 +180,10 @@ def main() -> None:
     for kernel in [options.only] if options.only else KERNELS:
         for (model, shape), limit in zip_longest(MODELS.items(), LIMITS[kernel]):
             print(f"{kernel}, {model}" + (f" (aim: {limit:.2f})" if limit else ""))
-            seconds = measure(available(KERNELS[kernel], shape), options.rounds)
+            seconds = in_turn(available(KERNELS[kernel], shape), options.rounds)
             for name, times in seconds.items():
                 base = seconds[BASES.get(name, "plain")]
-                ratio = statistics.median(b / a for a, b in zip(base, times))
-                print(f"  {name:26} {1e3 * statistics.median(times):8.2f} ms   {ratio:5.2f}")
+                print(f"  {name:26} {1e3 * quartiles(times).median:8.2f} ms   {ratio(base, times).median:5.2f}")
 
 
 if __name__ == "__main__":
