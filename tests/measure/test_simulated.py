@@ -51,6 +51,7 @@ PARAMETERS = {
 }
 TINY = Shape(layers=2, width=64, hidden=128, heads=4, kv_heads=2, vocabulary=300)
 SMALL: dict[str, Any] = {"sequence_length": 16}
+PAGE = Path(__file__).parents[2] / "docs" / "memory.md"
 
 
 def tiny() -> nn.Module:
@@ -70,8 +71,7 @@ def test_the_known_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert (round(plain["total_peak_mib"]), round(in_backward["total_peak_mib"])) == (27_619, 22_293)
     assert plain["gradient_peak_mib"] == pytest.approx(2 * PARAMETERS["llama2-7b"] / 2 / MIB, abs=0.01)
     printed = capsys.readouterr()
-    assert "saved: 5,326.23 MiB a rank, 19.3% of the peak" in printed.out
-    assert "the peak lies at: backward layers.1, plain, with the gradients of 30.0 layers" in printed.out
+    assert f"```text\n{printed.out}```" in PAGE.read_text(encoding="utf-8")  # as the page quotes it
     assert not printed.err
     drawn = plot.read_text()
     assert all(text in drawn for text in ("all memory, GiB on a rank", ">plain<", ">in-backward<", "27.0", "21.8"))

@@ -31,9 +31,15 @@ class Loop:
     Args:
         model: in its final form.
         implementation: ``PLAIN`` is the usual loop.
+
+    Raises:
+        ValueError: the implementation spreads models in a way of its own, and the strategy asks for it.
     """
 
     def __init__(self, model: nn.Module, setup: Setup, implementation: Implementation) -> None:
+        if implementation.wrap and setup.strategy != "single":
+            own = f"{implementation.name or 'the implementation'} has its own wrap, which is not followed here"
+            raise ValueError(f"{own}; measure it under the strategy 'single', or your own loop by MemoryWatch")
         self.model, self.setup, self.implementation = model, setup, implementation
         self._device = next(model.parameters()).device
         make, kwargs = setup.optimizer_cls, setup.kwargs()
@@ -72,7 +78,11 @@ class Loop:
 
 
 def prepare(build: Callable[[], nn.Module], setup: Setup, device: str) -> nn.Module:
-    """The model on a device, each layer checkpointed and sharded where the setup says so."""
+    """The model on a device, each layer checkpointed where the setup says so.
+
+    Raises:
+        TypeError, ValueError: there is no module, or nothing to train.
+    """
     with torch.device(device):
         model = build()
     if not isinstance(model, nn.Module):
