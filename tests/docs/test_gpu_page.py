@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inbackward.cli.arguments import parser
-from inbackward.cli.commands import replay, requirements, verify
+from inbackward.cli import command_line
 from inbackward.cli.inputs import selected, strategies
 from inbackward.pytest_support.settings import _OPTIONS, OPTION
 
@@ -21,7 +20,7 @@ OURS = [command for command in COMMANDS if command.startswith("inbackward")]
 
 @pytest.mark.parametrize("command", OURS)
 def test_a_command_is_taken_and_selects_something(command: str) -> None:
-    given = parser(verify, replay, requirements).parse_args(shlex.split(command)[1:])
+    given = command_line().parse_args(shlex.split(command)[1:])
     assert given.device == "cuda"
     assert selected(given.only, given.skip, strategies(given.strategy))
     if given.target:

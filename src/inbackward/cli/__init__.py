@@ -11,6 +11,7 @@ import io
 import os
 import sys
 import traceback
+from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from inbackward.cli.arguments import parser
@@ -22,6 +23,11 @@ from inbackward.cli.memory import memory
 __all__ = ["main"]
 
 
+def command_line() -> ArgumentParser:
+    """The parser, with every command there is."""
+    return parser(verify, replay, requirements, memory, curves)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status. Whatever is wrong with the input is one line on stderr."""
     for name in ("stdout", "stderr"):
@@ -31,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names from files may hold what a terminal cannot show
     try:
-        arguments = parser(verify, replay, requirements, memory, curves).parse_args(argv)
+        arguments = command_line().parse_args(argv)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status
