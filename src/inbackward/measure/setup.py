@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from inbackward.measure.outline import layers
 
@@ -74,6 +72,9 @@ class Setup:
         """
         if self.strategy not in ("fsdp2", "hsdp"):
             return
+        from torch.distributed.device_mesh import init_device_mesh  # half a second, for those who shard
+        from torch.distributed.fsdp import fully_shard
+
         mesh = init_device_mesh(device, (self.world_size,), mesh_dim_names=("data",))
         if self.strategy == "hsdp":
             shape = self.world_size // self.shard_size, self.shard_size

@@ -63,7 +63,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(hasattr(t, "__tensor_flatten__") for t in types):
+        if any(t is not FakeTensor and hasattr(t, "__tensor_flatten__") for t in types):
             return NotImplemented  # a DTensor: what it does with the tensors inside comes here again
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls
