@@ -157,7 +157,7 @@ MISTAKES = (
         mend="divide the gradient by the scaler's factor before the update",
         page="grad-scaler",
         applies=lambda evidence: evidence.scenario.scaler is not None,
-        builds=does(ScaleKept),
+        builds=does(partial(ScaleKept, False), partial(ScaleKept, True)),
     ),
     WhatIf(
         id="gradient-not-reduced",

@@ -193,9 +193,26 @@ class ClippedApart(Intervention):
             nn.utils.clip_grad_norm_(part, self.max_norm)
 
 
+@dataclass
 class ScaleKept(Intervention):
-    """The scaler's factor stays in the gradient."""
+    """The scaler's factor stays in the gradient; with ``blind`` nobody looks for an overflow either."""
+
+    blind: bool
 
     def step(self, now: Iteration, act: Act) -> None:
-        ScaledGradient(now.scaler.get_scale() if now.scaler else 1.0).after_backward(now)
-        act()
+        scaler = now.scaler
+        if scaler is None:
+            act()
+        elif not self.blind:
+            ScaledGradient(scaler.get_scale()).after_backward(now)
+            act()
+        else:
+            scaled = {p: p.grad for _, p in now.gradients()}
+            for parameter in scaled:
+                parameter.grad = torch.zeros_like(parameter)
+            for optimizer in now.optimizers:
+                scaler.unscale_(optimizer)  # finds no overflow in zeros
+            for parameter, gradient in scaled.items():
+                parameter.grad = gradient
+            for optimizer in now.optimizers:
+                optimizer.step()
