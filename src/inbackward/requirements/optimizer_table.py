@@ -16,7 +16,8 @@ SMALL = ModelConfig(layers=1)
 class Entry:
     """One class: what every run is given, the further keyword arguments of each run by its name, and where it runs.
 
-    ``groups`` and ``frozen`` confine an optimizer to the parameters that it accepts.
+    ``groups`` and ``frozen`` confine an optimizer to the parameters that it accepts. Values are such that a relative
+    error of 1e-5 in any of them shows in float32 (docs/detection.md): a large eps goes with a large lr.
     """
 
     cls: str
@@ -26,6 +27,7 @@ class Entry:
     groups: tuple[GroupConfig, ...] = ()
     frozen: tuple[str, ...] = ()
     kernels: tuple[str, ...] = field(default=("foreach",))
+    iterations: int = 3
 
     def scenarios(self) -> Iterator[Scenario]:
         """One a run; nothing on a torch that does not have the class."""
@@ -37,7 +39,7 @@ class Entry:
         runs = {"plain": {}, **self.flags, **{kernel: {kernel: True} for kernel in self.kernels}}
         for name, kwargs in runs.items():
             arm = make_arm(self.cls.lower(), cls, {**self.base, **kwargs})
-            iterations = 6 if name == "plain" else 3
+            iterations = max(6, self.iterations) if name == "plain" else self.iterations
             yield arm.run(name, model=self.model, iterations=iterations, groups=self.groups, frozen=self.frozen)
 
 
@@ -70,7 +72,7 @@ TABLE = (
             **MAXIMIZE,
             "amsgrad": {"amsgrad": True},
             "betas": {"betas": (0.5, 0.7)},
-            "large-eps": {"eps": 0.1},
+            "large-eps": {"eps": 0.1, "lr": 0.1},
             "amsgrad-fused": {"amsgrad": True, "fused": True},
         },
         kernels=("foreach", "fused"),
@@ -83,7 +85,8 @@ TABLE = (
             "no-decay": {"weight_decay": 0.0},
             "amsgrad": {"amsgrad": True},
             "betas": {"betas": (0.5, 0.7)},
-            "large-eps": {"eps": 0.1},
+            "large-eps": {"eps": 0.1, "lr": 0.1},
+            "large-decay": {"weight_decay": 30.0},
             "amsgrad-foreach": {"amsgrad": True, "foreach": True},
         },
         kernels=("foreach", "fused"),
@@ -94,7 +97,7 @@ TABLE = (
         {
             **DECAY,
             **MAXIMIZE,
-            "lr-decay": {"lr_decay": 0.3},
+            "lr-decay": {"lr_decay": 3.0},
             "initial-accumulator": {"initial_accumulator_value": 0.2},
             "large-eps": {"eps": 0.1},
         },
@@ -130,9 +133,9 @@ TABLE = (
             **DECAY,
             **DECOUPLED,
             **MAXIMIZE,
-            "momentum-decay": {"momentum_decay": 0.1},
+            "momentum-decay": {"momentum_decay": 5.0},
             "betas": {"betas": (0.5, 0.7)},
-            "large-eps": {"eps": 0.1},
+            "large-eps": {"eps": 0.1, "lr": 0.1},
         },
     ),
     Entry(
@@ -142,17 +145,18 @@ TABLE = (
             **DECAY,
             **DECOUPLED,
             **MAXIMIZE,
-            "betas": {"betas": (0.5, 0.7)},  # rectified from the first iterations on
-            "large-eps": {"eps": 0.1},
+            "betas": {"betas": (0.5, 0.9)},
+            "large-eps": {"eps": 0.1, "lr": 0.5, "betas": (0.5, 0.9)},
         },
+        iterations=8,  # of which the last are rectified: before, neither eps nor the second moment is used
     ),
     Entry(
         "ASGD",
         {"lr": 0.1},
         {
-            **DECAY,
+            "decay": {"weight_decay": 3.0},
             **MAXIMIZE,
-            "lambd-alpha": {"lambd": 0.1, "alpha": 0.5},
+            "lambd-alpha": {"lambd": 3.0, "alpha": 0.75},
             "averaging": {"t0": 1.0},
         },
     ),
@@ -164,12 +168,20 @@ TABLE = (
     Entry(
         "Adafactor",
         {"lr": 0.01},
-        {**DECAY, **MAXIMIZE, "beta2-decay": {"beta2_decay": -0.5}, "clip": {"d": 1.5}, "eps": {"eps": (1e-20, 0.1)}},
+        {
+            **DECAY,
+            **MAXIMIZE,
+            "beta2-decay": {"beta2_decay": -0.5},
+            "clip": {"d": 1.5},
+            "eps": {"eps": (0.01, 1.0)},
+            "large-decay": {"weight_decay": 30.0},
+        },
     ),
     Entry(
         "Muon",
         {"lr": 0.01},
         {
+            "large-decay": {"weight_decay": 30.0},
             "no-decay": {"weight_decay": 0.0},
             "no-nesterov": {"nesterov": False},
             "momentum": {"momentum": 0.5},
@@ -183,7 +195,7 @@ TABLE = (
     Entry(
         "SparseAdam",
         {"lr": 0.01},
-        {**MAXIMIZE, "betas": {"betas": (0.5, 0.7)}, "large-eps": {"eps": 0.1}},
+        {**MAXIMIZE, "betas": {"betas": (0.5, 0.7)}, "large-eps": {"eps": 0.01, "lr": 1.0}},
         model=ModelConfig(layers=1, sparse=True),
         groups=(GroupConfig(match=("embedding*",)),),
         frozen=("blocks*", "norm*", "head*"),
