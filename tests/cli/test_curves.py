@@ -46,6 +46,7 @@ def test_curves_that_part(curves, project):
     ratios = [float(row["noise_units"]) for row in rows_of(project / "curves")]
     assert ratios[0] == 0
     assert max(ratios) > 8
+    assert "the losses differ; 4 more runs of the usual loop, to measure its own noise" in ran.out
     assert f"farthest apart in iteration {len(ratios) - 1}, by " in ran.out
 
 

@@ -63,6 +63,13 @@ def test_a_wrong_command_line(project, arguments, line):
     assert "Traceback" not in result.stderr.str() + result.stdout.str()
 
 
+def test_a_file_that_may_not_be_written(project, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # file modes do not stop everyone who runs tests
+    result = project.runpytest(TARGET, "mine:right", f"{TARGET}-html", "report.html")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: {TARGET}-html: *report.html may not be written; name another file"])
+
+
 def test_a_missing_extra(project, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     result = project.runpytest(TARGET, "mine:right", f"{TARGET}-html", "report.html")

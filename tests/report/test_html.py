@@ -57,7 +57,8 @@ def test_a_failure_has_its_evidence():
     text = page([replace(told, evidence=["the ratio is 10"], mend="share the groups.", page="lr-schedule")])
     assert "It behaves like a loop without a scheduler" in text
     assert "<li>the ratio is 10</li>" in text
-    assert "share the groups. Read <code>inbackward requirements lr-schedule</code>" in text
+    assert "<p>share the groups.</p>" in text
+    assert "More by <code>inbackward requirements lr-schedule</code>" in text
     assert "None of the 40 known mistakes explains this." in page([replace(ROWS["broken"], known=40)])
     assert "What failed" not in page([ROWS["equivalent"]])
 

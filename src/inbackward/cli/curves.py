@@ -91,6 +91,9 @@ def _shown_on(screen: Screen) -> Progress:
             losses += [curve.held_out[-1][1] if curve.held_out else math.nan for curve in (plain, in_backward)]
             screen.print(f"{at:>9}{losses[0]:>12.5f}{losses[1]:>14.5f}{losses[2]:>18.5f}{losses[3]:>14.5f}")
 
+        def differs(self, runs: int) -> None:
+            screen.print("", f"the losses differ; {runs} more runs of the usual loop, to measure its own noise")
+
         def not_kept(self, reason: str) -> None:
             screen.erase()
             screen.print(f"it cannot be taken up again if it is interrupted: {reason}")

@@ -14,5 +14,8 @@ class Progress:
     def reached(self, plain: Curve, in_backward: Curve) -> None:
         """Both loops stand at the same iteration, and were put by."""
 
+    def differs(self, runs: int) -> None:
+        """Some loss differs: the usual loop is run so many times more, to measure its own noise."""
+
     def not_kept(self, reason: str) -> None:
         """The run cannot be put by: if it is interrupted, it begins anew."""

@@ -105,7 +105,10 @@ def train_both(
             keeps = keeps and put_by()
             progress.reached(plain.curve, in_backward.curve)
         curves = Curves(iterations=scenario.iterations, plain=plain.curve, in_backward=in_backward.curve)
-        while not curves.same and not plain.stopped and len(noise) < RUNS:
+        missing = RUNS - len(noise) if not curves.same and not plain.stopped else 0
+        if missing:
+            progress.differs(missing)
+        for _ in range(missing):
             rounding = Rounding(len(noise))
             disturbed = loop(partial(ReferenceDriver, implementation=implementation, intervention=rounding))
             disturbed.train(scenario.iterations, partial(trained_again, disturbed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,6 +139,8 @@ def _report_path(config: pytest.Config, name: str) -> Path | None:
         raise pytest.UsageError(f"{_option(name)}: the folder {path.parent} does not exist; make it first")
     if path is not None and path.is_dir():
         raise pytest.UsageError(f"{_option(name)}: {path} is a folder; name a file")
+    if path is not None and not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise pytest.UsageError(f"{_option(name)}: {path} may not be written; name another file")
     if path is not None and name == "html":
         try:
             require_extra("plots", _option(name))
