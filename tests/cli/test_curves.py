@@ -91,7 +91,7 @@ def test_an_interrupted_run_gives_the_same_curves(curves, project, monkeypatch, 
 
 
 def test_a_killed_run_gives_the_same_curves(curves, project):
-    arguments = "--iterations", "200", "--model", "mine:dropping"
+    arguments = "--iterations", "120", "--model", "mine:dropping"
     process = subprocess.Popen(
         [sys.executable, "-m", "inbackward", "curves", *arguments, "--out", "parts"],
         stdout=subprocess.PIPE,
@@ -99,7 +99,7 @@ def test_a_killed_run_gives_the_same_curves(curves, project):
     )
     with process:
         for line in process.stdout:
-            if line.split()[:1] == ["9"]:
+            if line.split()[:1] == ["5"]:
                 process.send_signal(signal.SIGKILL)
                 break
     assert process.returncode == -signal.SIGKILL

@@ -125,6 +125,7 @@ def test_curves_of_nothing_are_no_runs(tmp_path):
         ("wandb", "--log is 'wandb'; give tensorboard:DIR or wandb:PROJECT"),
         ("tensorboard:file/below", "--log cannot write into 'file/below': Not a directory; name a folder that may be"),
         ("tensorboard:file", "--log cannot write into 'file': File exists; name a folder that may be written"),
+        ("wandb:my/team", "--log wandb: no project can be called 'my/team'; leave out /"),
         ("wandb:mine", "--log wandb: nobody is logged in; run 'wandb login', or set WANDB_MODE=offline"),
     ],
 )

@@ -134,8 +134,8 @@ def describe_gradients(gradients: Mapping[str, Moments]) -> str:
     plain, in_backward = (max(size for _, size in gradients[side]) for side in ("plain", "in-backward"))
     return (
         f"At its peak the usual loop holds {plain / 1024:.1f} KiB of gradients, the implementation "
-        f"{in_backward / 1024:.1f} KiB: {in_backward / plain:.0%}. What that means for a model of yours depends on its "
-        "size and strategy."
+        f"{in_backward / 1024:.1f} KiB: {in_backward / plain:.0%}. What that means for a model of yours: "
+        "inbackward memory."
     )
 
 

@@ -19,6 +19,7 @@ from inbackward.report.report import Row, summary
 from inbackward.report.showcase import Moments
 
 ITERATION, MOMENT = "iteration", "moment"  # what is counted; a moment is a millionth of a phase
+FORBIDDEN, NAME = "/\\#?%:", 128  # characters in the name of a W&B project, and the length of a group's
 OFFLINE = ("offline", "disabled", "dryrun")  # values of WANDB_MODE that need no account
 
 
@@ -76,6 +77,8 @@ class Sink:
         if kind == "tensorboard":
             _require_folder(Path(where))
         else:
+            if set(where) & set(FORBIDDEN) or len(where) > NAME:
+                raise ValueError(f"--log wandb: no project can be called {where!r}; leave out {FORBIDDEN} and be short")
             _require_account()
         return cls(kind, where)
 
@@ -133,7 +136,9 @@ def _write_wandb(project: str, log: Log) -> None:
     series = list(log.series())
     try:
         for name in ("plain", "in-backward") if series else ("in-backward",):
-            run = wandb.init(project=project, group=log.target, name=name, reinit="create_new", settings=settings)
+            run = wandb.init(
+                project=project, group=log.target[:NAME], name=name, reinit="create_new", settings=settings
+            )
             _fill(run, [(tag, axis, values) for of, tag, axis, values in series if of == name])
             if name == "in-backward" and log.rows:
                 run.log({"verdicts": wandb.Table(["requirement", "verdict", "strategies", "message"], log.table())})
