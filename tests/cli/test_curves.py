@@ -137,4 +137,17 @@ def test_differences_and_their_units():
     assert not both.within_noise
     assert both.farthest in (3, 4)
     assert not both.same
+
+
+def test_a_loss_by_chance_near_its_disturbed_ones_is_no_unit():
+    """Four disturbed losses of one iteration may lie close to the reference, where those before do not."""
+    plain = (1.0,) * 20
+    moved = tuple(1.0 + (1e-9 if i == 15 else 1e-3) for i in range(20))
+    off = tuple(1.0 + (2e-3 if i == 15 else 1e-3) for i in range(20))
+    both = Curves(iterations=20, plain=Curve(losses=plain), in_backward=Curve(losses=off), noise=(moved,))
+    assert both.ratios[15] == pytest.approx(2, rel=1e-3)
+    assert both.within_noise
+
+
+def test_nothing_is_farthest_where_nothing_was_trained():
     assert Curves(iterations=1, plain=Curve(losses=()), in_backward=Curve(losses=())).farthest == -1

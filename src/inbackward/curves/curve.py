@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-import torch
+from inbackward.judging.noise import LIMIT
 
-from inbackward.judging.noise import LIMIT, worst_ratio
+WINDOW = 10  # iterations
+EPSILON = 2.0**-23  # of float32, in which a loss is computed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,13 +54,25 @@ class Curves:
 
     @cached_property
     def ratios(self) -> tuple[float, ...]:
-        """The differences over the reference's own noise (design §4.2): up to 8 is rounding; none if not measured."""
+        """The differences over the reference's own noise: up to 8 is rounding. None where it was not measured.
+
+        As design §4.2 has it, but over the disturbed losses of the last ``WINDOW`` iterations: a loss is one number, and
+        of hundreds some would be far from the reference where all four disturbed ones happen to be near it.
+        """
         if not self.noise:
             return tuple(0.0 for _ in self.differences) if self.same else ()
-        return tuple(
-            _ratio(self.in_backward.losses[i], self.plain.losses[i], [run[i] for run in self.noise if i < len(run)])
-            for i in range(len(self.differences))
-        )
+        return tuple(self._ratio(iteration) for iteration in range(len(self.differences)))
+
+    def _ratio(self, iteration: int) -> float:
+        apart = abs(self.differences[iteration])
+        if apart == 0:
+            return 0.0
+        near = range(max(0, iteration - WINDOW + 1), iteration + 1)
+        moved = [abs(run[i] - self.plain.losses[i]) for run in self.noise for i in near if i < len(run)]
+        finite = [distance for distance in moved if math.isfinite(distance)]
+        floor = max(finite, default=0.0) + EPSILON * abs(self.plain.losses[iteration])
+        ratio = apart / floor if floor else math.inf
+        return ratio if math.isfinite(ratio) else math.inf
 
     @property
     def within_noise(self) -> bool:
@@ -75,12 +88,3 @@ class Curves:
 
 def _same(a: float, b: float) -> bool:
     return a == b or (a != a and b != b)
-
-
-def _ratio(candidate: float, reference: float, disturbed: list[float]) -> float:
-    if _same(candidate, reference):
-        return 0.0
-    if not (math.isfinite(candidate) and math.isfinite(reference)):
-        return math.inf
-    # A loss is computed in float32, and has its eps.
-    return worst_ratio(torch.tensor(candidate), torch.tensor(reference), [torch.tensor(d) for d in disturbed])
