@@ -56,8 +56,8 @@ class Curves:
     def ratios(self) -> tuple[float, ...]:
         """The differences over the reference's own noise: up to 8 is rounding. None where it was not measured.
 
-        As design §4.2 has it, but over the disturbed losses of the last ``WINDOW`` iterations: a loss is one number, and
-        of hundreds some would be far from the reference where all four disturbed ones happen to be near it.
+        As design §4.2 has it, but over the disturbed losses of the last ``WINDOW`` iterations: a loss is one number,
+        and of hundreds some would be far from the reference where all four disturbed ones happen to be near it.
         """
         if not self.noise:
             return tuple(0.0 for _ in self.differences) if self.same else ()
