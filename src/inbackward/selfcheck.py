@@ -34,7 +34,8 @@ class Check:
     """What came of one fault, or of one right implementation under one requirement.
 
     Attributes:
-        name: of the fault, or of the right implementation.
+        of_fault: or of a right implementation.
+        name: of either.
         requirement: the id that the fault names, or that the right implementation is held to.
         strategy: under which it was run.
         found: ``caught`` or ``escaped`` of a fault; ``held``, ``declared``, ``accused`` or ``stale`` of a right
@@ -45,6 +46,7 @@ class Check:
         seconds: wall-clock time.
     """
 
+    of_fault: bool
     name: str
     requirement: str
     strategy: str
@@ -112,6 +114,7 @@ def check_fault(fault: Fault) -> Check:
         elif fault.requirement != "plain":
             plain = None
     common: dict[str, Any] = {
+        "of_fault": True,
         "name": fault.name,
         "requirement": fault.requirement,
         "strategy": fault.strategy,
@@ -148,6 +151,7 @@ def check_right(implementation: Implementation, id: str) -> Check:
     elif not result.ran_any and not result.declared:
         found = "not-run"
     return Check(
+        of_fault=False,
         name=implementation.name,
         requirement=id,
         strategy="single",

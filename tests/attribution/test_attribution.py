@@ -8,7 +8,7 @@ import pytest
 
 from inbackward.attribution import judge_for_requirement
 from inbackward.judging import Outcome, Verdict
-from inbackward.scenario import GroupConfig, Resume, Scenario, ScheduleConfig
+from inbackward.scenario import GroupConfig, ModelConfig, Resume, Scenario, ScheduleConfig, SkipBranch
 
 STEP = ScheduleConfig(cls="StepLR", kwargs={"step_size": 1})
 TWO = (GroupConfig(match=("@vector",)), GroupConfig())
@@ -57,6 +57,15 @@ def test_a_requirement_keeps_the_features_it_needs() -> None:
     assert judged.verdict is Verdict.NOT_EQUIVALENT
     assert judged.scenario.schedule == STEP
     assert judged.scenario.groups == ()
+
+
+def test_resume_at_zero_is_also_about_a_checkpoint_without_some_state() -> None:
+    events = SkipBranch(at=0), SkipBranch(at=1), Resume(at=2)
+    scenario = Scenario(requirement="resume-at-zero", model=ModelConfig(branch=True), events=events)
+    both = judge_for_requirement(judge(lambda s: len(s.events) == 3), scenario)
+    assert both.verdict is Verdict.NOT_EQUIVALENT
+    unused = judge_for_requirement(judge(lambda s: bool(s.at(0, SkipBranch))), scenario)
+    assert unused.verdict is Verdict.EQUIVALENT, "of a requirement that owns the cause"
 
 
 def test_plain_owns_no_feature_and_is_blamed_for_none() -> None:

@@ -15,6 +15,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 from inbackward.cli.arguments import parser
+from inbackward.cli.checking import selfcheck
 from inbackward.cli.commands import replay, requirements, verify
 from inbackward.cli.curves import curves
 from inbackward.cli.errors import BROKEN_PIPE, INTERRUPTED, NOTHING_PROVED, WRONG_INPUT, WrongInput, say
@@ -25,7 +26,7 @@ __all__ = ["main"]
 
 def command_line() -> ArgumentParser:
     """The parser, with every command there is."""
-    return parser(verify, replay, requirements, memory, curves)
+    return parser(verify, replay, requirements, memory, curves, selfcheck)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ Command = Callable[[argparse.Namespace], int]
 
 
 def parser(
-    verify: Command, replay: Command, requirements: Command, memory: Command, curves: Command
+    verify: Command, replay: Command, requirements: Command, memory: Command, curves: Command, selfcheck: Command
 ) -> argparse.ArgumentParser:
     """The parser whose result carries the chosen command as ``run``."""
     top = _Parser(
@@ -102,6 +102,15 @@ def parser(
             "inbackward memory --model llama2-7b --dtype bf16 --strategy fsdp2 --world-size 2 --plot memory.png",
         )
     )
+
+    sub = command(
+        selfcheck,
+        "Run shipped faults, which must be caught, and right implementations, which must not be accused.",
+        "inbackward selfcheck --only lr-schedule,wrong-sign",
+    )
+    sub.add_argument("--only", action="append", metavar="NAME,...", help="these faults, and all of these requirements")
+    sub.add_argument("--strategy", default="", metavar="NAME,...", help="faults under these; under all if left out")
+    sub.add_argument("--json", metavar="FILE", help="write what was found, of schema inbackward.selfcheck/1")
     return top
 
 

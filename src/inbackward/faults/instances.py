@@ -31,13 +31,14 @@ class StateStaysWithTheParameter(Right):
 class OnePlaceForAll(Right):
     """Notes which first parameter has been updated for all instances, and of two optimizers one leaves its own out."""
 
-    done: ClassVar[set[int]] = set()
+    done: ClassVar[list[bool]] = []
 
     def update(self, p: Any) -> None:
-        place = 0 if p is self.param_groups[0]["params"][0] else 1
-        if place not in self.done:
+        first = p is self.param_groups[0]["params"][0]
+        if not (first and self.done):
             super().update(p)
-        self.done.update({0} - {place})
+        if first:
+            self.done[:] = [True]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)

@@ -106,13 +106,14 @@ class Clips(AtStep):
 
     optimizer_in_backward = Carried(lambda cls: Implementation.drop_in(cls, backward=cls.backward))
 
-    def backward(self, loss: Tensor, moment: Moment) -> Tensor:
+    def backward(self, loss: Tensor, moment: Moment) -> Tensor | None:
         loss.backward()  # type: ignore[no-untyped-call]
+        if moment.max_norm is None:
+            return None
         parameters = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in parameters])
-        if moment.last and moment.max_norm is not None:
-            for some in self.sets(parameters):
-                nn.utils.clip_grad_norm_(some, moment.max_norm)
+        for some in self.sets(parameters) if moment.last else ():
+            nn.utils.clip_grad_norm_(some, moment.max_norm)
         return norm
 
     def sets(self, parameters: list[Any]) -> list[list[Any]]:

@@ -47,11 +47,36 @@ class KeepsStateInBfloat16(ByHooks):
 
 @fault("cpu-offload", strategy="cpu-offload", what_if="gradient-late")
 class ReadsTheCopyBefore(ByHooks):
-    """Steps with the gradient that the iteration before has copied over, as this one's is still on its way."""
+    """Steps, offloaded, with the gradient that the iteration before has copied over: this one's is still on its way."""
+
+    def __init__(self, model: Any, *args: Any) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__(model, *args)
+        state: Any = fully_shard.state(model)  # type: ignore[attr-defined]
+        self.offloaded = state._fsdp_param_group.fsdp_params[0].offload_to_cpu
 
     def on_gradient(self, p: Any) -> None:
+        if not self.offloaded:
+            return super().on_gradient(p)
         before = self.__dict__.setdefault("before", {})
         before[p], p.grad = p.grad, before.get(p, torch.zeros_like(p))
+        super().on_gradient(p)
+
+
+@fault("fsdp2-mixed-precision", strategy="fsdp2", subtle=True, what_if="gradient-scaled")
+class RemovesAScale(ByHooks):
+    """Removes from gradients of a forward in 16 bits a loss scale that nobody has put in."""
+
+    def __init__(self, model: Any, *args: Any) -> None:
+        from torch.distributed.fsdp import fully_shard
+
+        super().__init__(model, *args)
+        state: Any = fully_shard.state(model)  # type: ignore[attr-defined]
+        self.scale = 1024 if state._fsdp_param_group.mp_policy.param_dtype else 1
+
+    def on_gradient(self, p: Any) -> None:
+        p.grad.div_(self.scale)
         super().on_gradient(p)
 
 
@@ -81,6 +106,17 @@ class DoesNothingForShards(ByHooks):
         if not hasattr(p, "to_local"):
             super().on_gradient(p)
         p.grad = None
+
+
+@fault("fsdp2-tensor-parallel", strategy="fsdp2-tensor-parallel", subtle=True)
+@fault("hsdp", name="divides-by-all-ranks-of-a-mesh", strategy="hsdp", subtle=True)
+class DividesByTheMesh(ByHooks):
+    """Divides by the ranks of a mesh beyond those of its last dimension: right where it has one dimension only."""
+
+    def on_gradient(self, p: Any) -> None:
+        mesh = p.device_mesh
+        p.grad.div_(mesh.size() / mesh.size(mesh.ndim - 1))
+        super().on_gradient(p)
 
 
 @fault("rank-agreement", name="one-tensor-rank-parts", strategy="tensor-parallel", subtle=True)
