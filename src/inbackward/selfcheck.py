@@ -23,6 +23,7 @@ from inbackward.judging import Outcome, Verdict
 from inbackward.requirements import CATALOGUE
 from inbackward.requirements.across_ranks import AGAIN_UNDER
 from inbackward.training import Implementation, as_implementation
+from inbackward.training.remembering import remember_references
 from inbackward.verification import Suite
 from inbackward.workers import cores, ended, submitted
 
@@ -68,7 +69,7 @@ Job = Callable[[], Check]
 def check_all(
     faults: Sequence[Fault], right: Sequence[Implementation], ids: Sequence[str], workers: int | None = None
 ) -> Generator[Check, None, None]:
-    """A check a fault, then one a right implementation and requirement: in this order, each as soon as it is there.
+    """A check a fault, then one a requirement and right implementation: in this order, each as soon as it is there.
 
     What needs ranks is led from this process, which judges nothing else where forks can; those go on beside it.
 
@@ -78,20 +79,25 @@ def check_all(
     """
     across: list[Job] = [partial(check_fault, fault) for fault in faults if fault.strategy != "single"]
     jobs: list[Job] = [partial(check_fault, fault) for fault in faults if fault.strategy == "single"]
-    jobs += [partial(check_right, implementation, id) for implementation in right for id in ids]
+    jobs += [partial(check_right, implementation, id) for id in ids for implementation in right]
     workers = cores() if workers is None else workers
     if not workers:
         yield from (_quietly(job) for job in [*across, *jobs])
         return
     _JOBS[:] = jobs  # forks have them, whatever they hold
     sys.stdout.flush()  # or every fork would print what is buffered
-    with ended(ProcessPoolExecutor(workers, get_context("fork"), begin)) as pool:
+    with ended(ProcessPoolExecutor(workers, get_context("fork"), _begin)) as pool:
         futures = [submitted(pool, _do, index) for index in range(len(jobs))]
         yield from (_quietly(job) for job in across)
         yield from (future.result() for future in futures)
 
 
 _JOBS: list[Job] = []
+
+
+def _begin() -> None:
+    begin()
+    remember_references()  # most checks in a row are of the same scenarios
 
 
 def _do(index: int) -> Check:

@@ -44,7 +44,8 @@ def selfcheck(arguments: argparse.Namespace) -> int:
         with closing(check_all(faults, RIGHT, ids)) as found:
             for check in found:
                 screen.erase()
-                screen.print(*checks.render_check(check))
+                for line in checks.render_check(check):
+                    screen.print(line)
                 done.append(check)
                 screen.running(len(done), total, check.name)
     finally:

@@ -35,6 +35,7 @@ from inbackward.training import (
     train_in_backward,
     train_reference,
 )
+from inbackward.training.remembering import reference_run
 from inbackward.training.reshard import resharding
 
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
@@ -67,6 +68,8 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
 
     def together(*more: Intervention, flavour: dict[str, Any] | None = None) -> tuple[Trace, frozenset[int]]:
         parts = Together(*left_out, *more)
+        if not (left_out or more or flavour):
+            return on_all_ranks(world, lambda: reference_run(scenario, device, implementation))
         return on_all_ranks(world, lambda: train_reference(scenario, device, implementation, flavour, parts))
 
     reference, blamed_too = together()
