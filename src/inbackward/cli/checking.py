@@ -20,7 +20,7 @@ def selfcheck(arguments: argparse.Namespace) -> int:
     under = strategies(arguments.strategy) if arguments.strategy else None
     names = [name.strip() for text in arguments.only or () for name in text.split(",")]
     if arguments.json is not None:
-        require_writable(arguments.json, "--json")
+        require_writable("--json", arguments.json)
     from inbackward import report as r
     from inbackward.faults import GALLERY, RIGHT
     from inbackward.report import checks
