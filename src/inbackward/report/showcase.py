@@ -102,9 +102,10 @@ def _moments(curve: MemoryCurve) -> Moments:
     """Instants evenly over the phase they lie in, so that both loops' forwards and backwards lie over each other."""
     labels = [point.label.partition(" ")[0] for point in curve.points]
     seen = dict.fromkeys(PHASES, 0)
-    moments = []
+    moments: list[tuple[float, int]] = []
     for label, point in zip(labels, curve.points):
-        moments.append((PHASES.index(label) + seen[label] / labels.count(label), point.gradient))
+        if not moments or moments[-1][1] != point.gradient:  # other memory changes more often
+            moments.append((PHASES.index(label) + seen[label] / labels.count(label), point.gradient))
         seen[label] += 1
     return tuple(moments)
 
