@@ -118,7 +118,7 @@ def test_what_agrees_up_to_rounding_is_not_called_exact() -> None:
     first = diagnosed(OnePercent, SMALL).findings[0]
     assert first.what_if == "lr-scaled"
     assert 0 < first.noise_ratio < 8
-    assert first.sentence.startswith("is consistent with a loop that has 1.01 times the learning rate (it is ")
+    assert first.sentence.startswith("is consistent with a loop that has about 1.01 times the learning rate (it is ")
 
 
 def test_mistakes_that_cannot_be_told_apart_are_all_named() -> None:

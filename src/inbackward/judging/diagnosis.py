@@ -40,6 +40,7 @@ from inbackward.training.reshard import resharding
 # Iterations of the reference that a search may train: a limit in seconds would find other mistakes on another day.
 WORK = 600
 WORK_ACROSS_RANKS = 240  # divided by their number
+LOW = "numbers of this precision hide much: it may be a known mistake all the same"
 ENDED = "not every mistake was tried in every scope: runs of this scenario take too long"
 FIRSTS = 3  # of two mistakes
 AGREE = "every loss, parameter, buffer and state is the reference's up to rounding: no number is wrong"
@@ -62,14 +63,15 @@ class Tried:
         return self.likeness.iteration is None
 
     @property
-    def order(self) -> tuple[bool, bool, int, int, int]:
-        """Bitwise before within noise, without a fitted number before with one, everywhere before somewhere.
+    def order(self) -> tuple[int, bool, bool, int, int, int]:
+        """The nearest first, bitwise before within noise, without a fitted number before with one, everywhere first.
 
         Then what has no state where the candidate shows none, and last the order of the list.
         """
         narrow = 0 if self.what_if.still else self.scope.restrictions
         place = MISTAKES.index(self.what_if)
-        return not self.likeness.exact, self.k is not None, narrow, self.likeness.unseen, place
+        far = 0 if self.likeness.exact or self.likeness.ratio <= 1 else round(self.likeness.ratio)
+        return far, not self.likeness.exact, self.k is not None, narrow, self.likeness.unseen, place
 
 
 def diagnose_run(
@@ -115,9 +117,16 @@ class _Search:
         mistakes = [(each,) for each in found] or self._pairs(evidence, tried)
         return Diagnosis(
             findings=tuple(_finding(each, evidence) for each in mistakes),
-            evidence=(*words(evidence), *([ENDED] if self._work <= 0 and not mistakes else [])),
+            evidence=(*words(evidence), *(self._doubts() if not mistakes else ())),
             known=len(MISTAKES),
         )
+
+    def _doubts(self) -> Iterator[str]:
+        """Why a known mistake may not have been found."""
+        if self._work <= 0:
+            yield ENDED
+        if {self._scenario.dtype, self._scenario.autocast} & {"bfloat16", "float16"}:
+            yield LOW
 
     def _evidence(self, reference: Trace) -> Evidence | None:
         return gather(self._scenario, self._candidate, reference, self._layout, self._yardstick, self._world)
@@ -213,11 +222,11 @@ class _Search:
         parts = [Only(each.scope, each.build(), self._world.rank) for each in base]
         short = ending_after(evidence.first + 1)(self._scenario)
         twice = self._run(short, *parts, Only(scope, fitted(2.0), self._world.rank))
-        for k in self._factors(twice, evidence):
+        for k in self._factors(twice, evidence, scope):
             tried = self._try(what_if, scope, lambda k=k: fitted(k), evidence.first, base)  # type: ignore[misc]
             yield replace(tried, k=k)
 
-    def _factors(self, twice: Trace, evidence: Evidence) -> list[float]:
+    def _factors(self, twice: Trace, evidence: Evidence, scope: Scope) -> list[float]:
         """The ``k`` that each kind of tensor asks for, and the simple fraction next to it."""
         sums: dict[tuple[str, str], list[float]] = {}
         if len(twice.records) > evidence.first:
@@ -227,7 +236,7 @@ class _Search:
             for key, reference in theirs.items():
                 if key not in mine or key not in doubled or not reference.is_floating_point():
                     continue
-                if evidence.apart and key[1] not in evidence.apart:
+                if scope.names is not None and key[1] not in scope.names:
                     continue
                 way = doubled[key].double() - reference.double()
                 gone = mine[key].double() - reference.double()
@@ -302,7 +311,8 @@ def _finding(mistakes: tuple[Tried, ...], evidence: Evidence) -> Finding:
 
 def _words(tried: Tried, evidence: Evidence) -> str:
     which = "any parameter" if tried.scope.names is None else described(tried.scope.names, evidence)
-    said = tried.what_if.sentence.format(k=f"{tried.k:.6g}" if tried.k is not None else "", which=which)
+    k = "" if tried.k is None else f"{tried.k:.6g}" if tried.likeness.exact else f"about {tried.k:.3g}"
+    said = tried.what_if.sentence.format(k=k, which=which)
     parts = [said]
     if tried.scope.names is not None and "{which}" not in tried.what_if.sentence:
         parts.append(f"in {which}")

@@ -288,8 +288,9 @@ def share(evidence: Evidence) -> str:
         elements += int(apart.sum())
         all_rows, all_elements = all_rows + len(mine), all_elements + mine.numel()
     if all_rows and rows and rows < 0.5 * all_rows:
-        return f"in {rows} of their {all_rows} rows"
-    return f"in {elements} of their {all_elements} elements" if elements and elements < 0.5 * all_elements else ""
+        return f"(their values in {rows} of {all_rows} rows)"
+    few = elements and elements < 0.5 * all_elements
+    return f"(their values in {elements} of {all_elements} elements)" if few else ""
 
 
 def words(evidence: Evidence) -> list[str]:

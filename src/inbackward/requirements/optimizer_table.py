@@ -195,7 +195,7 @@ TABLE = (
     Entry(
         "SparseAdam",
         {"lr": 0.01},
-        {**MAXIMIZE, "betas": {"betas": (0.5, 0.7)}, "large-eps": {"eps": 0.01, "lr": 1.0}},
+        {**MAXIMIZE, "betas": {"betas": (0.5, 0.7)}, "large-eps": {"eps": 0.1, "lr": 10.0}},
         model=ModelConfig(layers=1, sparse=True),
         groups=(GroupConfig(match=("embedding*",)),),
         frozen=("blocks*", "norm*", "head*"),
