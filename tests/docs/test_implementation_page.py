@@ -25,7 +25,7 @@ BLOCKS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 THEIRS: dict[str, Any] = {
     "Implementation": Implementation,
     "torch": torch,
-    "Right": Right,
+    "Mine": Right,
     "register_hooks": hooked.register_hooks,
     "Wrapper": hooked.Wrapper,
     "Lomo": lomo.Lomo,
