@@ -84,6 +84,7 @@ def resume_schedule(arms: Arms) -> Iterator[Scenario]:
 def resume_from_plain(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
         yield from _routes(arm, {"saved_by": "plain"})
+        yield arm.run("frozen", model=ONE_LAYER, frozen=("@even",), events=(Resume(at=2, saved_by="plain"),))
 
 
 @requirement(
@@ -92,6 +93,7 @@ def resume_from_plain(arms: Arms) -> Iterator[Scenario]:
 def resume_into_plain(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
         yield from _routes(arm, {"loaded_by": "plain"})
+        yield arm.run("frozen", model=ONE_LAYER, frozen=("@even",), events=(Resume(at=2, loaded_by="plain"),))
 
 
 @requirement(

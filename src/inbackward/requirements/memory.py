@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from inbackward.requirements.arms import Arm
 from inbackward.requirements.catalogue import requirement
-from inbackward.requirements.numbers import MODELS, ONE_LAYER, step_lr
+from inbackward.requirements.numbers import MODELS, ONE_LAYER, TINY, step_lr
 from inbackward.scenario import GroupConfig, ModelConfig, Scenario, SkipBranch
 
 Arms = tuple[Arm, ...]
@@ -45,6 +45,5 @@ def gradient_peak(arms: Arms) -> Iterator[Scenario]:
     "Hooks, tensors and objects stay constant over iterations, and nothing outlives close() or the last reference.",
 )
 def no_leak(arms: Arms) -> Iterator[Scenario]:
-    tiny = ModelConfig(layers=1, dim=8, heads=1, kv_heads=1, hidden=8)
     for arm in arms:
-        yield arm.run("tiny", model=tiny, expect=("no-leak",))
+        yield arm.run("tiny", model=TINY, expect=("no-leak",))

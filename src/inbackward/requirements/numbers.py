@@ -8,7 +8,7 @@ from dataclasses import replace
 from inbackward.requirements.arms import Arm, is_default
 from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.optimizer_table import TABLE
-from inbackward.scenario import DataConfig, Edit, GroupConfig, ModelConfig, NonFinite, Scenario, ScheduleConfig
+from inbackward.scenario import DataConfig, Edit, GroupConfig, ModelConfig, NonFinite, Resume, Scenario, ScheduleConfig
 
 Arms = tuple[Arm, ...]
 
@@ -22,6 +22,7 @@ MODELS = {
     "convolution-biases": ModelConfig(kind="convolution", bias=True),
 }
 ONE_LAYER = MODELS["one-layer"]
+TINY = ModelConfig(layers=1, dim=8, heads=1, kv_heads=1, hidden=8)
 
 
 def step_lr(gamma: float = 0.5, step_size: int = 1) -> ScheduleConfig:
@@ -42,6 +43,8 @@ def plain(arms: Arms) -> Iterator[Scenario]:
         for name, model in MODELS.items():
             yield arm.run(name, model=model, expect=("moved",))
         yield arm.run("long", model=ONE_LAYER, iterations=20, expect=("moved",))
+        yield arm.run("longer", model=TINY, iterations=140, expect=("moved",))  # tables and narrow counters end
+        yield arm.run("transposed", model=replace(ONE_LAYER, transposed=True), expect=("moved",))
         large = ModelConfig(layers=1, dim=128, hidden=512, vocabulary=1024)
         yield arm.run("large-matrices", model=large, iterations=2, expect=("moved",))
         yield arm.run("large-batch", model=ONE_LAYER, data=DataConfig(batch=8, length=32), expect=("moved",))
@@ -153,6 +156,8 @@ def tensor_lr(arms: Arms) -> Iterator[Scenario]:
         yield tensor.run("in-place-every-iteration", events=twice)
         yield tensor.run("replaced-by-hand", model=ONE_LAYER, events=(Edit(at=2, value=arm.lr / 10),))
         yield tensor.run("schedule", model=ONE_LAYER, schedule=step_lr())
+        resumed = Resume(at=2), Edit(at=3, value=arm.lr / 10, in_place=True)
+        yield tensor.run("resumed-in-place", model=ONE_LAYER, events=resumed)
         two = GroupConfig(match=("@vector",), options={"lr": arm.lr / 5}), GroupConfig()
         edit = Edit(at=1, group=1, value=arm.lr / 10, in_place=True)
         yield tensor.run("one-group-in-place", model=ONE_LAYER, groups=two, events=(edit,))

@@ -128,6 +128,7 @@ def add_param_group(arms: Arms) -> Iterator[Scenario]:
             yield arm.run(f"unfrozen-at-{at}", model=ONE_LAYER, groups=matrices, frozen=("@vector",), events=events)
         collected = (AddGroup(at=2, group=rest),)
         yield arm.run("with-gradients-collected", model=ONE_LAYER, groups=matrices, events=collected)
+        yield arm.run("some-frozen", model=ONE_LAYER, groups=matrices, frozen=("norm*",), events=collected)
         yield arm.run("under-a-schedule", model=ONE_LAYER, groups=matrices, schedule=step_lr(), events=collected)
         edited = *collected, Edit(at=3, group=0, value=arm.lr / 5)
         yield arm.run("then-edited", model=ONE_LAYER, groups=matrices, events=edited)

@@ -54,7 +54,8 @@ class ModelConfig:
     ``sparse`` the embedding's gradient is sparse; with ``odd`` there are parameters with no elements, with one, and
     without a dimension. ``checkpointing`` recomputes every block in the backward; with ``shared`` one block stands at
     every layer; with ``late_read`` the backward ends by reading the head's weight once more. ``mixed`` gives
-    parameters that match a pattern their own dtype: ``(("*norm*", "float32"),)``.
+    parameters that match a pattern their own dtype: ``(("*norm*", "float32"),)``. With ``transposed`` matrices lie in
+    memory column by column, so that no flat view of one exists.
     """
 
     kind: str = "llama"
@@ -75,6 +76,7 @@ class ModelConfig:
     late_read: bool = False
     dropout: float = 0.0
     mixed: tuple[tuple[str, str], ...] = ()
+    transposed: bool = False
     factory: str = ""
 
     def __post_init__(self) -> None:

@@ -194,7 +194,8 @@ KINDS: dict[str, type[nn.Module]] = {"llama": Llama, "convolution": Convolution}
 def build_model(config: ModelConfig, seed: int, dtype: torch.dtype) -> nn.Module:
     """The model of ``config`` with weights drawn from ``seed``; the global RNG is left as found.
 
-    ``config.mixed`` then gives the parameters that match a pattern a dtype of their own.
+    ``config.mixed`` then gives the parameters that match a pattern a dtype of their own, and ``config.transposed``
+    matrices another layout.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed queues a call, and a traceback, for every backend
@@ -205,6 +206,9 @@ def build_model(config: ModelConfig, seed: int, dtype: torch.dtype) -> nn.Module
         for parameter_name, parameter in model.named_parameters():
             if fnmatchcase(parameter_name, pattern):
                 parameter.data = parameter.data.to(getattr(torch, name))
+    for parameter in model.parameters() if config.transposed else ():
+        if parameter.dim() == 2:
+            parameter.data = parameter.data.t().contiguous().t()
     return model.train()
 
 
