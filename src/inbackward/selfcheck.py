@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -114,24 +114,29 @@ def check_fault(fault: Fault) -> Check:
     started = time.perf_counter()
     with closing(Suite(as_implementation(fault.target), world_size=RANKS)) as suite:
         outcome, ran = _first_failing(suite, fault.requirement, fault.strategy)
-        plain = outcome
-        if fault.requirement != "plain" and fault.strategy in ("single", *AGAIN_UNDER):
-            plain, _ = _first_failing(suite, "plain", fault.strategy)
-        elif fault.requirement != "plain":
-            plain = None
+    fails = outcome is not None and outcome.verdict.fails
     common: dict[str, Any] = {
         "of_fault": True,
         "name": fault.name,
         "requirement": fault.requirement,
         "strategy": fault.strategy,
-        "plain": plain is not None and plain.verdict.fails,
+        "plain": fails if fault.requirement == "plain" else _plain_catches(fault.target, fault.strategy),
         "seconds": time.perf_counter() - started,
     }
     if outcome is None:
         return Check(found="not-run", message="it has no scenario under this strategy", **common)
-    found = "caught" if outcome.verdict.fails else "escaped" if ran else "not-run"
+    found = "caught" if fails else "escaped" if ran else "not-run"
     message = outcome.message or f"all its scenarios are {outcome.verdict}"
     return Check(found=found, scenario=outcome.scenario.name, message=message, **common)
+
+
+@cache  # one mistake may be entered for several requirements
+def _plain_catches(target: Any, strategy: str) -> bool:
+    if strategy not in ("single", *AGAIN_UNDER):
+        return False
+    with closing(Suite(as_implementation(target), world_size=RANKS)) as suite:
+        outcome, _ = _first_failing(suite, "plain", strategy)
+    return outcome is not None and outcome.verdict.fails
 
 
 def _first_failing(suite: Suite, id: str, strategy: str) -> tuple[Outcome | None, bool]:

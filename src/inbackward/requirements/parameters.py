@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from inbackward.requirements.arms import Arm, is_default, make_arm
 from inbackward.requirements.catalogue import requirement
@@ -98,6 +99,8 @@ def freeze_later(arms: Arms) -> Iterator[Scenario]:
             yield arm.run(name, model=ONE_LAYER, events=(Freeze(at=2, match=patterns),))
             back = Freeze(at=1, match=patterns), Unfreeze(at=3, match=patterns)
             yield arm.run(f"{name}-and-back", model=ONE_LAYER, iterations=5, events=back)
+        biases = Freeze(at=1, match=("*.bias",)), Unfreeze(at=3, match=("*.bias",))  # what belongs to a module parts
+        yield arm.run("biases-and-back", model=replace(ONE_LAYER, bias=True), iterations=5, events=biases)
         again = Freeze(at=1, match=("@even",)), Unfreeze(at=2, match=("@even",)), Freeze(at=3, match=("@even",))
         yield arm.run("twice-under-a-schedule", model=ONE_LAYER, schedule=step_lr(), events=again)
 

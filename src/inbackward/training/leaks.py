@@ -24,8 +24,9 @@ def find_leak(implementation: Implementation, scenario: Scenario, device: torch.
 
     Between iteration 20 and 200 the hooks, the live storages and their bytes must not change, and in the later half of
     them, when caches are filled, there must not be one more object for every iteration, of those that the collector
-    tracks or (numbers, strings) of Python's small blocks. Then ``close()`` (where there is one), and in a second run dropping
-    the last reference, must leave the parameters' hooks as they were before construction and the handle dead.
+    tracks or (numbers, strings) of Python's small blocks. Then, after an iteration and a load, ``close()`` (where there
+    is one), and in a second run dropping the last reference, must leave the parameters' hooks as they were before
+    construction and the handle dead.
     """
     with isolated(scenario.seed):
         return _growth(implementation, scenario, device) or _remains(implementation, scenario, device)
