@@ -187,8 +187,8 @@ class Control(NamedTuple):
 
 
 HELD: set[Control] = set()
-"""Control arms across ranks that have held in this session: they say nothing of any implementation, and the workers
-that are forked later know of them."""
+"""Control arms that have held in this session: they say nothing of any implementation, and the workers that are forked
+later know of them."""
 
 
 class Suite:
@@ -390,6 +390,8 @@ class Suite:
         key = self._control_of(scenario)
         if world.any(key not in self._control and key not in HELD):  # workers need not be of one age
             self._control[key] = control(key.dtype, self.device, key.parallel, world)
+            if world is ALONE and not self._control[key]:
+                HELD.add(key)
         return self._control.get(key, "")
 
     def _control_of(self, scenario: Scenario) -> Control:

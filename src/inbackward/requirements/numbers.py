@@ -43,8 +43,6 @@ def plain(arms: Arms) -> Iterator[Scenario]:
         for name, model in MODELS.items():
             yield arm.run(name, model=model, expect=("moved",))
         yield arm.run("long", model=ONE_LAYER, iterations=20, expect=("moved",))
-        if arm is arms[0]:  # tables of corrections and narrow counters come to an end
-            yield arm.run("longer", model=TINY, iterations=66, expect=("moved",))
         yield arm.run("transposed", model=replace(ONE_LAYER, transposed=True), expect=("moved",))
         large = ModelConfig(layers=1, dim=128, hidden=512, vocabulary=1024)
         yield arm.run("large-matrices", model=large, iterations=2, expect=("moved",))
@@ -61,6 +59,8 @@ def optimizers(arms: Arms) -> Iterator[Scenario]:
         for arm in arms:
             for name in ("llama", "convolution"):
                 yield arm.run(name, model=MODELS[name], iterations=6)
+    for arm in arms[:1]:  # tables of corrections and narrow counters come to an end
+        yield arm.run("longer", model=TINY, iterations=66)
 
 
 @requirement(
