@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from inbackward.faults.fault import fault
 from inbackward.faults.parameters import KnowsTheModel
-from inbackward.faults.right import AtStep, Right
+from inbackward.faults.right import AtStep, Right, Watching
 
 KEPT: Any = WeakTensorKeyDictionary()
 
@@ -51,7 +51,7 @@ class DropsPostHooks(Right):
 
     def step(self, closure: Any = None) -> Any:
         self._optimizer_step_post_hooks.clear()
-        return super().step(closure)
+        return Watching.step(self, closure)  # torch may have given Right.step its hooks already, and calls them twice
 
 
 @fault("compiled-model", subtle=True)

@@ -61,6 +61,43 @@ class MomentumThroughBfloat16(AfterLoad):
             entries["momentum_buffer"] = entries["momentum_buffer"].bfloat16().float()
 
 
+@fault("tensor-lr", subtle=True)
+class TensorLrLoadedAsFloat(Right):
+    """An lr that is a tensor is a number after loading, and what changes the tensor changes nothing."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        for group in self.param_groups:
+            group["lr"] = float(group["lr"])
+
+
+class NumbersWhatTrains(Right):
+    """Numbers the state in its files over what trains, where the plain optimizer counts every parameter."""
+
+    def places(self) -> dict[int, int]:
+        all_of_them = [p for group in self.param_groups for p in group["params"]]
+        return {i: n for n, i in enumerate(i for i, p in enumerate(all_of_them) if p.requires_grad)}
+
+
+@fault("resume-into-plain", subtle=True)
+class WritesWhatTrains(NumbersWhatTrains):
+    """Numbers the state over the parameters that train."""
+
+    def state_dict(self) -> dict[str, Any]:
+        found, places = super().state_dict(), self.places()
+        return {**found, "state": {places.get(i, i): entries for i, entries in found["state"].items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        back = {n: i for i, n in self.places().items()}
+        state = {back.get(n, n): entries for n, entries in state_dict["state"].items()}
+        super().load_state_dict({**state_dict, "state": state})
+
+
+@fault("resume-from-plain", subtle=True)
+class ReadsWhatTrains(WritesWhatTrains):
+    """Reads the state as numbered over the parameters that train, as its own files have it."""
+
+
 @fault("resume", reports=(27,), what_if="state-lost-at-load")
 class LoadsNothing(Right):
     """Leaves a checkpoint where it is."""

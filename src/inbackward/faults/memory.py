@@ -141,3 +141,24 @@ class HooksStay(Right):
     def watch(self, parameters: list[Tensor]) -> None:
         super().watch(parameters)
         self.hooks.pop()
+
+
+@fault("no-leak", subtle=True)
+class LogsEveryNorm(Right):
+    """Keeps the norm of every gradient for a plot, as plain numbers, and never lets go of one."""
+
+    def on_gradient(self, p: Any) -> None:
+        self.__dict__.setdefault("norms", []).append(p.grad.norm().item())
+        super().on_gradient(p)
+
+
+@fault("no-leak", subtle=True)
+class HooksAgainAtLoad(Right):
+    """Registers its hooks once more when it loads, and forgets those that were there."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        known = len(self.hooks)
+        for group in self.param_groups:
+            self.watch(group["params"])
+        del self.hooks[known:]

@@ -315,3 +315,29 @@ class NonFiniteReplaced(Right):
     def update(self, p: Any) -> None:
         p.grad.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         super().update(p)
+
+
+@fault("plain", subtle=True, name="updates-a-flat-copy")
+class UpdatesAFlatCopy(Right):
+    """Updates a flat view of each parameter, which is a copy where a matrix lies in memory column by column."""
+
+    def update(self, p: Any) -> None:
+        before = None if p.is_contiguous() else p.detach().clone()
+        super().update(p)
+        if before is not None:
+            p.detach().copy_(before)
+
+
+@fault("optimizers", subtle=True)
+class CorrectionsFromATable(Right):
+    """Looks the bias correction up in a table, whose last entry is that of the 32nd step."""
+
+    def update(self, p: Any) -> None:
+        step = self.state[p].get("step")
+        late = isinstance(step, Tensor) and step >= 32
+        before = step.clone() if late else None
+        if late:
+            step.fill_(31)
+        super().update(p)
+        if before is not None:
+            step.copy_(before + 1)

@@ -127,6 +127,16 @@ class NewGroupsWithDefaults(Right):
         super().add_param_group({"params": param_group["params"]})
 
 
+@fault("add-param-group", subtle=True)
+class NewGroupsThaw(Right):
+    """What is put into a group is to be trained: a frozen parameter of a new group is not frozen any more."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        for p in self.inner.param_groups[-1]["params"]:
+            p.requires_grad_(True)
+
+
 @fault("duplicate-params")
 class DuplicatesDropped(Right):
     """Steps once, in silence, what the plain optimizer steps twice, with a warning, or refuses."""

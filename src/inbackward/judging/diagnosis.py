@@ -311,7 +311,7 @@ def _finding(mistakes: tuple[Tried, ...], evidence: Evidence) -> Finding:
 
 def _words(tried: Tried, evidence: Evidence) -> str:
     which = "any parameter" if tried.scope.names is None else described(tried.scope.names, evidence)
-    k = "" if tried.k is None else f"{tried.k:.6g}" if tried.likeness.exact else f"about {tried.k:.3g}"
+    k = "" if tried.k is None else f"{tried.k:.6g}" if tried.likeness.exact else f"about {_rounded(tried.k)}"
     said = tried.what_if.sentence.format(k=k, which=which)
     parts = [said]
     if tried.scope.names is not None and "{which}" not in tried.what_if.sentence:
@@ -320,3 +320,9 @@ def _words(tried: Tried, evidence: Evidence) -> str:
     if tried.scope.ranks is not None:
         parts.append(f"on rank {', '.join(map(str, sorted(tried.scope.ranks)))}")
     return ", ".join(part for part in parts if part)
+
+
+def _rounded(k: float) -> str:
+    """Three digits, or as many as tell it from 1."""
+    digits = max(3, 2 - math.floor(math.log10(abs(k - 1)))) if 0 < abs(k - 1) < 0.1 else 3
+    return f"{k:.{digits}g}"
