@@ -7,10 +7,14 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import Pipe, get_context
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -34,6 +38,43 @@ def begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextmanager
+def beside(work: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Begin a piece of work in a fork, where there is a core for it, and give what waits for its result.
+
+    What fails there is done once more here, so that it raises as it would have.
+    """
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
+        yield work
+        return
+    here, there = Pipe(duplex=False)
+
+    def do() -> None:
+        begin()
+        with suppress(BaseException):
+            there.send(work())
+
+    def result() -> T:
+        try:
+            found: T = here.recv()
+            return found
+        except EOFError:
+            return work()
+
+    fork = get_context("fork").Process(target=do)
+    with forking():
+        fork.start()
+    there.close()
+    try:
+        yield result
+    finally:
+        here.close()
+        assert fork.pid  # it was started
+        end(fork.pid)
+        fork.join()
+        fork.close()
 
 
 def end(pid: int) -> None:

@@ -21,6 +21,7 @@ from torch.distributed import Reducer  # type: ignore[attr-defined]
 from torch.nn.parallel import distributed
 from torch.overrides import TorchFunctionMode
 
+from inbackward.forking import beside
 from inbackward.measure.loop import PLAIN, curve_of, layer_bytes, prepare
 from inbackward.measure.memory import Memory, MemoryCurve
 from inbackward.measure.setup import Setup
@@ -51,9 +52,9 @@ def simulate_memory(
     from inbackward.optimizer import OptimizerInBackward
 
     setup = setup or Setup()
-    plain, sizes = _curve(build, setup, PLAIN)
-    in_backward, _ = _curve(build, setup, implementation or as_implementation(OptimizerInBackward))
-    return Memory(plain, in_backward, sizes)
+    with beside(lambda: _curve(build, setup, PLAIN)[0]) as plain:
+        in_backward, sizes = _curve(build, setup, implementation or as_implementation(OptimizerInBackward))
+        return Memory(plain(), in_backward, sizes)
 
 
 def _curve(
