@@ -72,6 +72,7 @@ REASONS = {
     **{(shape, "unused"): (("zeros",), FREED) for shape in ("a class", "a dict of optimizers", "a flag")},
     ("fused_backward", "weight-decay-schedule"): (("weight-decay", "momentum"), "iteration "),
     ("fused_backward", "param-groups"): ("", "one lr for all"),
+    ("fused_backward", "tensor-lr"): (("resumed",), "Lomo has no state_dict()"),
     ("fused_backward", "closure"): ("", "Lomo has no step(); a closure needs it"),
     ("fused_backward", "extra-step-calls"): ("", "Lomo has no "),
     ("fused_backward", "observer"): (("state-dict", "dcp", "all"), "Lomo "),
