@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, redirect_stdout
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
@@ -114,13 +114,14 @@ def check_fault(fault: Fault) -> Check:
     started = time.perf_counter()
     with closing(Suite(as_implementation(fault.target), world_size=RANKS)) as suite:
         outcome, ran = _first_failing(suite, fault.requirement, fault.strategy)
+        plain = _plain_catches(fault, suite) if fault.requirement != "plain" else None
     fails = outcome is not None and outcome.verdict.fails
     common: dict[str, Any] = {
         "of_fault": True,
         "name": fault.name,
         "requirement": fault.requirement,
         "strategy": fault.strategy,
-        "plain": fails if fault.requirement == "plain" else _plain_catches(fault.target, fault.strategy),
+        "plain": fails if plain is None else plain,
         "seconds": time.perf_counter() - started,
     }
     if outcome is None:
@@ -130,13 +131,18 @@ def check_fault(fault: Fault) -> Check:
     return Check(found=found, scenario=outcome.scenario.name, message=message, **common)
 
 
-@cache  # one mistake may be entered for several requirements
-def _plain_catches(target: Any, strategy: str) -> bool:
-    if strategy not in ("single", *AGAIN_UNDER):
+_CAUGHT_BY_PLAIN: dict[tuple[Any, str], bool] = {}  # one mistake may be entered for several requirements
+
+
+def _plain_catches(fault: Fault, suite: Suite) -> bool:
+    """By the suite at hand, whose ranks stand already."""
+    if fault.strategy not in ("single", *AGAIN_UNDER):
         return False
-    with closing(Suite(as_implementation(target), world_size=RANKS)) as suite:
-        outcome, _ = _first_failing(suite, "plain", strategy)
-    return outcome is not None and outcome.verdict.fails
+    key = fault.target, fault.strategy
+    if key not in _CAUGHT_BY_PLAIN:
+        outcome, _ = _first_failing(suite, "plain", fault.strategy)
+        _CAUGHT_BY_PLAIN[key] = outcome is not None and outcome.verdict.fails
+    return _CAUGHT_BY_PLAIN[key]
 
 
 def _first_failing(suite: Suite, id: str, strategy: str) -> tuple[Outcome | None, bool]:
