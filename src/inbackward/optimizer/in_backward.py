@@ -311,9 +311,8 @@ class OptimizerInBackward(OptimizerWrapper):
 
     def _use_up(self, parameters: list[Tensor]) -> None:
         """Update with their gradients, or do what they are wanted for instead."""
-        for p in parameters:
-            if id(p) in self._updated:
-                raise self._second(p)
+        if not self._updated.keys().isdisjoint(map(id, parameters)):
+            raise self._second(next(p for p in parameters if id(p) in self._updated))
         (self._use or self._apply)(parameters)
 
     def _leave(self, task: int, failed: bool) -> None:
@@ -339,7 +338,7 @@ class OptimizerInBackward(OptimizerWrapper):
 
     def _left(self) -> list[Tensor]:
         """The parameters that have a gradient now, each once."""
-        return list(dict.fromkeys(p for p in self._parameters() if p.grad is not None))
+        return list(dict.fromkeys([p for p in self._parameters() if p.grad is not None]))
 
     def _second(self, p: Tensor) -> RuntimeError:
         return RuntimeError(

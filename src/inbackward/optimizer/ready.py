@@ -22,7 +22,8 @@ class Ready:
     Under ``fully_shard`` the gradients of a layer lie in one storage, and a few of them that wait would keep all of it:
     so what waits is used when the last of them comes.
 
-    What a CUDA stream computed is used on that stream, where no synchronisation is needed, so each has its own.
+    What a CUDA stream computed is used on that stream, where no synchronisation is needed, so each has its own; and no
+    lock is needed to take a gradient, as all of a stream come on one thread.
 
     Args:
         use: what is done with the gradients, with `lock` held.
@@ -46,15 +47,14 @@ class Ready:
     def add(self, p: Tensor) -> None:
         """Take `p`, and use what waits once that is enough."""
         stream = torch.cuda.current_stream(p.device) if p.is_cuda else None
-        with self._lock:
-            bucket = self._buckets.get(stream)
-            if bucket is None:
-                bucket = self._buckets[stream] = _Bucket()
-            bucket.parameters[id(p)] = p
-            bucket.bytes += p.nbytes
-            complete = type(p) is not Parameter and self._completes_a_storage(p)  # a plain one has its own
-            if complete or bucket.bytes >= self._limit:
-                self._use_up(self._buckets.pop(stream))
+        bucket = self._buckets.get(stream)
+        if bucket is None:
+            bucket = self._buckets[stream] = _Bucket()
+        bucket.parameters[id(p)] = p
+        bucket.bytes += p.nbytes
+        if bucket.bytes >= self._limit or (type(p) is not Parameter and self._completes_a_storage(p)):
+            del self._buckets[stream]
+            self._use_up(bucket)
 
     def _completes_a_storage(self, p: Tensor) -> bool:
         gradient: Tensor | None = getattr(p.grad, "_local_tensor", None)
@@ -68,14 +68,14 @@ class Ready:
 
     def flush(self) -> None:
         """Use all that waits."""
-        with self._lock:
-            while self._buckets:
-                self._use_up(self._buckets.popitem()[1])
+        while self._buckets:
+            self._use_up(self._buckets.popitem()[1])
 
     def _use_up(self, bucket: _Bucket) -> None:
         """But for gradients that somebody has removed while they waited."""
         if alive := [p for p in bucket.parameters.values() if p.grad is not None]:
-            self._use(alive)
+            with self._lock:
+                self._use(alive)
 
 
 class _Bucket:
