@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from inbackward.faults.fault import fault
@@ -82,19 +83,44 @@ class StashesClones(Right):
         everything = [q for group in self.param_groups for q in group["params"]]
         if len(clones) == len(everything):
             for q in everything:
-                q.grad = clones.pop(q).view_as(q)
+                q.grad = self.restored(clones.pop(q)).view_as(q)
                 super().on_gradient(q)
 
-    def copy(self, gradient: Tensor) -> Tensor:
+    def copy(self, gradient: Tensor) -> Any:
         return gradient.clone()
+
+    def restored(self, copy: Any) -> Tensor:
+        return copy  # type: ignore[no-any-return]
 
 
 @fault("gradient-peak", subtle=True)
 class StashesFlat(StashesClones):
     """Copies every gradient into another shape than any has, and steps on the copies when the last is there."""
 
-    def copy(self, gradient: Tensor) -> Tensor:
+    def copy(self, gradient: Tensor) -> Any:
         return gradient.flatten() * 1
+
+
+@fault("gradient-peak", name="stashes-numpy", subtle=True)
+class StashesNumPy(StashesClones):
+    """Keeps every gradient as a NumPy array, and steps on the copies when the last is there."""
+
+    def copy(self, gradient: Tensor) -> Any:
+        return gradient.numpy(force=True).copy()
+
+    def restored(self, copy: Any) -> Tensor:
+        return torch.from_numpy(copy)
+
+
+@fault("gradient-peak", subtle=True)
+class StashesBytes(StashesClones):
+    """Keeps every gradient as bytes, as if to send them away, and steps on the copies when the last is there."""
+
+    def copy(self, gradient: Tensor) -> Any:
+        return gradient.numpy(force=True).tobytes()
+
+    def restored(self, copy: Any) -> Tensor:
+        return torch.frombuffer(bytearray(copy), dtype=torch.get_default_dtype())
 
 
 @fault("gradient-peak", subtle=True)

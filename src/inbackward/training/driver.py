@@ -157,7 +157,7 @@ class Driver(ABC):
         """
         self.setting.seen.clear()
         self.observed = {}
-        if self.setting.watch:
+        if self.setting.watch and self.is_candidate:
             self.setting.watch.reset()
             self.setting.watch.state = lambda: state_tensors(self.shape())
         count = self.setting.scenario.backwards(iteration)

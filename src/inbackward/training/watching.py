@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -17,8 +19,8 @@ class GradientWatch:
     Its hooks are registered before the implementation's, so they see each gradient first; a gradient that is stashed
     away after ``.grad = None`` still counts, since its storage lives. So does a copy of one: any tensor that was made
     since the iteration's first gradient and that Python still holds, but for the optimizer's state. Storages are
-    counted once, whatever views exist. Copies are looked for from the second iteration on: in the first an optimizer
-    makes its state, and may not show it.
+    counted once, whatever views exist. And so do copies that have left torch (``OutsideTorch``). Copies are looked for
+    from the second iteration on: in the first an optimizer makes its state, and may not show it.
 
     Attributes:
         peak: the largest sum of live bytes seen at an accumulation, since the last ``reset``.
@@ -39,6 +41,7 @@ class GradientWatch:
         self._iteration = -1
         self._frozen = False
         self._live: list[tuple[StorageWeakRef, int]] = []
+        self._outside = OutsideTorch()
         for parameter in parameters:
             if parameter.requires_grad:
                 self.total += parameter.numel() * parameter.element_size()
@@ -46,12 +49,17 @@ class GradientWatch:
 
     def reset(self) -> None:
         """Begin a new iteration."""
-        self.end()
+        self._unfreeze()
+        self._outside.trace()
         self.peak = 0
         self._iteration += 1
 
     def end(self) -> None:
-        """Let the garbage collector see again what there was before the iteration's first gradient."""
+        """Leave the garbage collector and ``tracemalloc`` as they were found."""
+        self._unfreeze()
+        self._outside.end()
+
+    def _unfreeze(self) -> None:
         if self._frozen:
             gc.unfreeze()
         self._frozen = False
@@ -69,16 +77,60 @@ class GradientWatch:
         self.peak = max(self.peak, sum(size for _, size in self._live) + self._copied())
 
     def _copied(self) -> int:
-        """Bytes of tensors made since the iteration's first gradient that are neither gradients followed nor state."""
+        """Bytes made since the iteration's first gradient that are neither gradients followed nor state."""
         if not self._copies or self._iteration < 1:
             return 0
         if not self._frozen:  # what is frozen is not listed any more, which makes every later list short
             gc.freeze()
             self._frozen = True
+            self._outside.begin(self.largest)
             return 0
         known = {ref.cdata for ref, _ in self._live} | {_storage(t) for t in self.state()}
         made = {_storage(t): t.untyped_storage().nbytes() for t in _tensors(gc.get_objects())}
-        return sum(size for storage, size in made.items() if storage not in known)
+        tensors = sum(size for storage, size in made.items() if storage not in known)
+        return tensors + self._outside.grown()
+
+
+class OutsideTorch:
+    """Memory that may hold numbers and is no tensor's: NumPy's arrays, and large blocks of Python's (bytes, lists).
+
+    ``tracemalloc`` knows them, and has to trace from before what they may take the place of. To list what it knows
+    takes long, so that is done anew only when there is more by half a gradient, and by an eighth.
+    """
+
+    def __init__(self) -> None:
+        self._started = False
+        self._gradient = self._before = self._traced_before = self._traced = self._grown = 0
+
+    def trace(self) -> None:
+        """Trace from now on what is allocated."""
+        if not tracemalloc.is_tracing():
+            tracemalloc.start()
+            self._started = True
+
+    def begin(self, gradient: int) -> None:
+        """Count from here: of Python's own memory blocks of at least a quarter of a ``gradient`` of so many bytes."""
+        self._gradient = gradient
+        self._before = self._bytes()
+        self._traced_before = self._traced = tracemalloc.get_traced_memory()[0]
+        self._grown = 0
+
+    def grown(self) -> int:
+        """Bytes that there are more now."""
+        traced, _ = tracemalloc.get_traced_memory()
+        if abs(traced - self._traced) >= max(self._gradient // 2, abs(self._traced - self._traced_before) // 8):
+            self._traced, self._grown = traced, self._bytes() - self._before
+        return self._grown
+
+    def _bytes(self) -> int:
+        block = self._gradient // 4
+        traces = tracemalloc.take_snapshot().traces
+        return sum(t.size for t in traces if t.size >= block or t.domain == numpy.lib.tracemalloc_domain)
+
+    def end(self) -> None:
+        if self._started:
+            tracemalloc.stop()
+        self._started = False
 
 
 def _storage(tensor: Tensor) -> int:
