@@ -12,7 +12,6 @@ from tests.optimizer.toys import Twins, build, iterate, loss_of, same
 from torch import Tensor, nn
 
 from inbackward import Implementation, OptimizerInBackward
-from inbackward.optimizer.partial_step import PartialStep
 from inbackward.training.implementation import ParameterGroups
 from inbackward.training.watching import GradientWatch
 
@@ -32,13 +31,13 @@ class Deep(nn.Module):
 def updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many parameters each update had."""
     sizes: list[int] = []
-    step = PartialStep.step
+    apply = OptimizerInBackward._apply
 
-    def counted(self: PartialStep, parameters: Any) -> None:
+    def counted(self: OptimizerInBackward, parameters: Any) -> None:
         sizes.append(len(parameters))
-        step(self, parameters)
+        apply(self, parameters)
 
-    monkeypatch.setattr(PartialStep, "step", counted)
+    monkeypatch.setattr(OptimizerInBackward, "_apply", counted)
     return sizes
 
 

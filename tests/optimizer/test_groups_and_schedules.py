@@ -319,36 +319,3 @@ def test_what_it_wrote_is_there_when_it_is_needed(do: Callable[[Any], Any], then
     optimizer.param_groups[0]["k"] = 7
     optimizer.step()
     assert optimizer.param_groups[0]["k"] == then
-
-
-class Coupled(torch.optim.SGD):
-    """Its groups hold something about all parameters."""
-
-    def __init__(self, params: Any, in_place: bool, **kwargs: Any) -> None:
-        super().__init__(params, **kwargs)
-        self.in_place = in_place
-        for group in self.param_groups:
-            group["total"] = torch.zeros(()) if in_place else 0
-
-    def step(self, closure: Any = None) -> None:
-        super().step()
-        for group in self.param_groups:
-            group["total"] += sum(p.numel() for p in group["params"])
-
-
-@pytest.mark.parametrize(
-    ("in_place", "message"),
-    [
-        (
-            True,
-            r"^Coupled changes the group entry 'total' in place, so its parameters depend on each other and cannot be ",
-        ),
-        (False, r"^Coupled wrote 4 and 16 as the group entry 'total' for two parameters, so its parameters depend on "),
-    ],
-)
-def test_an_optimizer_that_couples_its_parameters_is_found_out(in_place: bool, message: str) -> None:
-    model = build()
-    optimizer = OptimizerInBackward(model.block.parameters(), Coupled, bucket_bytes=0, in_place=in_place, lr=0.1)
-    with pytest.raises(RuntimeError, match=message + ".*: use it as a plain optimizer$"):
-        loss_of(model, 0).backward()
-    assert optimizer.param_groups[0]["params"] == list(model.block.parameters())

@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from inbackward.optimizer.coupling import why_coupled
 from inbackward.optimizer.wrapper import OptimizerWrapper
 
 
@@ -42,5 +43,10 @@ def build(params: ParamsT, optimizer_cls: Callable[..., Optimizer], kwargs: dict
         raise ValueError(
             f"{type(inner).__name__}(differentiable=True) cannot step inside backward(), as autograd would have to "
             "record the step within its own run: leave differentiable=False"
+        )
+    if why := why_coupled(lambda parameters: optimizer_cls(parameters, **kwargs)):
+        raise ValueError(
+            f"{type(inner).__name__} cannot step inside backward(), as its parameters depend on each other: tried on "
+            f"two small ones, it {why}; use it as a plain optimizer"
         )
     return inner

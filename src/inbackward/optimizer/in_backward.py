@@ -76,8 +76,9 @@ class OptimizerInBackward(OptimizerWrapper):
 
     Raises:
         TypeError: `optimizer_cls` does not build a `torch.optim.Optimizer`, or `params` is a module.
-        ValueError: the optimizer cannot step inside backward (its `step` needs a closure, or it is differentiable), or
-            some of the parameters, but not all, belong to another `OptimizerInBackward` that is alive.
+        ValueError: the optimizer cannot step inside backward (its `step` needs a closure, it is differentiable, or it
+            updates two small parameters otherwise one after the other than both at once), or some of the parameters,
+            but not all, belong to another `OptimizerInBackward` that is alive.
         RuntimeError: torch is older than 2.6. Later, from `step(closure)`; and from `backward()`, at a second gradient
             since the last `step()`, or if the wrapped optimizer turns out to couple its parameters through its groups.
 

@@ -17,6 +17,17 @@ _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled"
 _OF_PARAMETERS = ("params", "param_names")  # group entries that hold one item a parameter
 
 
+class Coupled(RuntimeError):
+    """The parameters of an optimizer depend on each other."""
+
+    def __init__(self, optimizer: Optimizer, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{type(optimizer).__name__} {what}, so its parameters depend on each other and cannot be stepped one at "
+            "a time inside backward(): use it as a plain optimizer"
+        )
+
+
 class PartialStep:
     """Makes `step(parameters)` do for some parameters what the plain optimizer's `step()` does for all.
 
@@ -57,7 +68,7 @@ class PartialStep:
             self._inner.param_groups = groups
         for (i, key), version in versions.items():
             if narrowed[i].get(key) is groups[i].get(key) and groups[i][key]._version != version:
-                raise self._coupled(f"changes the group entry {key!r} in place")
+                raise Coupled(self._inner, f"changes the group entry {key!r} in place")
         for i, group in narrowed.items():
             before = groups[i]
             for key, value in group.items():
@@ -132,14 +143,9 @@ class PartialStep:
     def _write(self, i: int, key: str, value: Any) -> None:
         entries = self._written.setdefault(i, {})
         if key in entries and not _same(entries[key], value):
-            raise self._coupled(f"wrote {entries[key]!r} and {value!r} as the group entry {key!r} for two parameters")
+            what = f"wrote {entries[key]!r} and {value!r} as the group entry {key!r} for two parameters"
+            raise Coupled(self._inner, what)
         entries[key] = value
-
-    def _coupled(self, what: str) -> RuntimeError:
-        return RuntimeError(
-            f"{type(self._inner).__name__} {what}, so its parameters depend on each other and cannot be stepped one at "
-            "a time inside backward(): use it as a plain optimizer"
-        )
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -52,7 +52,8 @@ class Ready:
             bucket = self._buckets[stream] = _Bucket()
         bucket.parameters[id(p)] = p
         bucket.bytes += p.nbytes
-        if bucket.bytes >= self._limit or (type(p) is not Parameter and self._completes_a_storage(p)):
+        complete = type(p) is not Parameter and self._completes_a_storage(p)  # a plain one has its own
+        if complete or bucket.bytes >= self._limit:
             del self._buckets[stream]
             self._use_up(bucket)
 

@@ -1,0 +1,142 @@
+"""Optimizers whose parameters depend on each other: refused beforehand, where two small ones show it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tests.optimizer.toys import build, iterate, loss_of
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from inbackward import OptimizerInBackward
+
+
+class Coupled(torch.optim.SGD):
+    """From one of its steps on, its groups hold something about all parameters."""
+
+    def __init__(self, params: Any, in_place: bool, since: int, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.since = since
+        for group in self.param_groups:
+            group["total"] = torch.zeros(()) if in_place else 0
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        self.since -= 1
+        for group in self.param_groups if self.since < 0 else ():
+            group["total"] += sum(p.numel() for p in group["params"])
+
+
+IN_PLACE = "changes the group entry 'total' in place"
+
+
+@pytest.mark.parametrize(
+    ("in_place", "what"),
+    [(True, IN_PLACE), (False, "wrote 16 and 32 as the group entry 'total' for two parameters")],
+)
+def test_an_optimizer_that_couples_its_parameters_is_refused(in_place: bool, what: str) -> None:
+    model = build()
+    message = (
+        r"^Coupled cannot step inside backward\(\), as its parameters depend on each other: tried on two small ones, "
+        f"it {what}; use it as a plain optimizer$"
+    )
+    with pytest.raises(ValueError, match=message):
+        OptimizerInBackward(model.block.parameters(), Coupled, in_place=in_place, since=0, lr=0.1)
+    loss_of(model, 0).backward()  # no hook was left behind
+    assert all(p.grad is not None for p in model.block.parameters())
+
+
+@pytest.mark.parametrize(
+    ("in_place", "what"),
+    [(True, IN_PLACE), (False, "wrote [0-9]+ and [0-9]+ as the group entry 'total' for two parameters")],
+)
+def test_one_that_does_so_later_is_found_out_then(in_place: bool, what: str) -> None:
+    model = build()
+    optimizer = OptimizerInBackward(
+        model.block.parameters(), Coupled, bucket_bytes=0, in_place=in_place, since=7, lr=0.1
+    )
+    with pytest.raises(RuntimeError, match=f"^Coupled {what}, so its parameters .*: use it as a plain optimizer$"):  # noqa: PT012
+        for iteration in range(8):
+            iterate(model, optimizer, iteration)
+    assert optimizer.param_groups[0]["params"] == list(model.block.parameters())
+
+
+class ClipsAll(torch.optim.SGD):
+    """Clips to a total norm of its own, which no group shows."""
+
+    def step(self, closure: Any = None) -> None:
+        torch.nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 0.1)
+        super().step()
+
+
+class DrawsNoise(torch.optim.SGD):
+    """Adds noise, each time another."""
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.generator = torch.Generator()
+        self.generator.seed()
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for p in (p for group in self.param_groups for p in group["params"]):
+            p.add_(torch.randn(p.shape, generator=self.generator))
+
+
+class Squares(torch.optim.SGD):
+    """Takes square matrices only."""
+
+    def step(self, closure: Any = None) -> None:
+        if any(p.shape[0] != p.shape[1] for group in self.param_groups for p in group["params"]):
+            raise ValueError("not a square")
+        super().step()
+
+
+def test_a_norm_over_all_parameters_couples_them() -> None:
+    message = "it updates two of them otherwise one after the other than both at once; use it"
+    with pytest.raises(ValueError, match=message):
+        OptimizerInBackward(build().parameters(), ClipsAll, lr=0.1)
+
+
+@pytest.mark.parametrize("cls", [DrawsNoise, Squares])
+def test_what_cannot_be_tried_on_two_small_parameters_is_let_through(cls: Any) -> None:
+    OptimizerInBackward(nn.Linear(4, 4, bias=False).parameters(), cls, lr=0.1)
+
+
+def test_trying_leaves_no_trace() -> None:
+    built: list[Any] = []
+
+    def factory(params: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        built.append(torch.optim.SGD(params, **kwargs))
+        return built[-1]
+
+    model, seen = build(), []
+    handle = register_optimizer_step_post_hook(lambda *_: seen.append(1))
+    before = torch.get_rng_state()
+    try:
+        optimizer = OptimizerInBackward(model.parameters(), factory, lr=0.1, momentum=0.9)
+    finally:
+        handle.remove()
+    assert optimizer._inner is built[0]
+    assert not built[0].state
+    assert not seen
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_factory_over_parameters_of_its_own_is_not_tried_on_them() -> None:
+    model = build()
+    loss_of(model, 0).backward()
+    before = [p.detach().clone() for p in model.parameters()]
+    OptimizerInBackward(
+        model.parameters(), lambda params, **kwargs: torch.optim.SGD(model.parameters(), **kwargs), lr=0.1
+    )
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+
+
+def test_under_fake_tensors_nothing_is_tried() -> None:
+    with FakeTensorMode():
+        OptimizerInBackward(build().parameters(), ClipsAll, lr=0.1)
