@@ -7,9 +7,10 @@ process; medians, and the median over rounds of the ratio to the plain optimizer
 15 M parameters; 148 tiny tensors, where all there is to pay is overhead, once with the embedding the largest, as in
 most models, and once with all matrices alike, where the bound on what may wait makes a bucket of nearly each.
 
-Beside the class stand what people use today, where it is installed (`pip install torch-optimi torchtune==0.6.1`):
-torchtune's hook functions, its class re-created, and optimi's gradient release, whose ratio is to optimi's own AdamW.
-The ratio of clipping by two passes is to the plain optimizer with `clip_grad_norm_`.
+Beside the class stand its idea bare, buckets and nothing that checks anything, in twenty lines: the least that is to be
+paid; and what people use today, where it is installed (`pip install torch-optimi torchtune==0.6.1`): torchtune's hook
+functions, its class re-created, and optimi's gradient release, whose ratio is to optimi's own AdamW. The ratio of
+clipping by two passes is to the plain optimizer with `clip_grad_norm_`.
 """
 
 from __future__ import annotations
@@ -80,6 +81,52 @@ def ours(model: Transformer, bucket_bytes: int | None = None, **kernel: bool) ->
     return usual_loop(model, optimizer)
 
 
+class BareBuckets:
+    """Steps what is ready when it has the bytes of the largest gradient, and at the end; knows one group."""
+
+    def __init__(self, parameters: list[nn.Parameter], **kernel: bool) -> None:
+        self._optimizer = torch.optim.AdamW(parameters, **kernel)
+        self._groups = self._optimizer.param_groups
+        self._limit = max(p.nbytes for p in parameters)
+        self._ready: list[Tensor] = []
+        self._bytes = 0
+        self._queued = False
+        for p in parameters:
+            p.register_post_accumulate_grad_hook(self._accumulated)
+
+    def _accumulated(self, p: Tensor) -> None:
+        if not self._queued:
+            self._queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        self._ready.append(p)
+        self._bytes += p.nbytes
+        if self._bytes >= self._limit:
+            self._use()
+
+    def _end(self) -> None:
+        self._queued = False
+        if self._ready:
+            self._use()
+
+    def _use(self) -> None:
+        self._optimizer.param_groups = [{**self._groups[0], "params": self._ready}]
+        self._optimizer.step()
+        self._optimizer.param_groups = self._groups
+        for p in self._ready:
+            p.grad = None
+        self._ready, self._bytes = [], 0
+
+
+def bare(model: Transformer, **kernel: bool) -> Iteration:
+    held = BareBuckets(list(model.parameters()), **kernel)
+
+    def iterate() -> None:
+        assert held
+        model.loss().backward()
+
+    return iterate
+
+
 def plain_clipped(model: Transformer, **kernel: bool) -> Iteration:
     optimizer = torch.optim.AdamW(model.parameters(), **kernel)
 
@@ -147,6 +194,7 @@ WAYS: dict[str, Callable[..., Iteration]] = {
     "plain": plain,
     "OptimizerInBackward": ours,
     "  one at a time": partial(ours, bucket_bytes=0),
+    "  the idea, bare": bare,
     "plain, clipped": plain_clipped,
     "clipped by two passes": two_passes,
     "torchtune's functions": torchtune_functions,
