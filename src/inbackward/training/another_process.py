@@ -1,14 +1,12 @@
 """The loading half of a run in a process of its own, which has nothing but the file.
 
-``python -m inbackward.training.another_process FOLDER`` is that process. What survives a resume only because it was
-still in memory (a registry by ``id``, a module's global) is lost there, as it is for a user.
+What survives a resume only because it was still in memory (a registry by ``id``, a module's global) is lost there, as
+it is for a user.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,11 +18,11 @@ from inbackward.training.drive import isolated, iterate
 from inbackward.training.driver import Driver
 from inbackward.training.implementation import Implementation
 from inbackward.training.in_backward import side
+from inbackward.training.new_process import run
 from inbackward.training.resume import go_on, load_both
 from inbackward.training.setting import Condition, NotRun, Setting
 from inbackward.training.trace import Record
 
-DEADLINE = 120.0  # seconds
 CANNOT_IMPORT = 3
 
 
@@ -50,18 +48,10 @@ def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resum
             "rng": torch.get_rng_state(),
         }
         torch.save(checkpoint, folder / "checkpoint")
-        command = [sys.executable, "-m", __name__, name]
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        try:
-            done = subprocess.run(
-                command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=DEADLINE
-            )
-        except subprocess.TimeoutExpired:
-            raise RuntimeError(f"the process that resumes did not end within {DEADLINE:g} s") from None
-        said = (done.stderr.strip().splitlines() or ["no word"])[-1]
-        if done.returncode == CANNOT_IMPORT:
+        status, said = run(folder, forks=setting.device.type == "cpu")
+        if status == CANNOT_IMPORT:
             raise NotRun(f"another process cannot import the implementation ({said}); {_MEND}")
-        if done.returncode != 0:
+        if status != 0:
             raise RuntimeError(f"in the process that resumes: {said}")
         records: list[Record] = pickle.loads((folder / "records").read_bytes())
         return records
@@ -70,9 +60,8 @@ def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resum
 _MEND = "define it in a module that can be imported by name"
 
 
-def main(name: str) -> int:
-    """Load, train to the end, and leave the records in the folder."""
-    folder = Path(name)
+def main(folder: Path) -> int:
+    """Load, train to the end, and leave the records in the folder; the exit status."""
     try:
         implementation, scenario, device, event, condition = pickle.loads((folder / "task").read_bytes())
     except Exception as error:  # importing runs the user's code, which may raise anything
@@ -99,7 +88,3 @@ def _second_half(
         go_on(driver, event, load_both(checkpoint), checkpoint["schedule"])
         torch.set_rng_state(checkpoint["rng"])
         return [iterate(scenario, driver, i, observed=True) for i in range(event.at, scenario.iterations)]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
