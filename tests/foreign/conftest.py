@@ -24,12 +24,29 @@ def wheel(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory, wheel):
+    """A virtual environment that finds torch and pytest in this one's, and ``inbackward`` in the wheel."""
+    folder = tmp_path_factory.mktemp("environment") / ".venv"
+    run([sys.executable, "-m", "venv", "--without-pip", folder])
+    (packages,) = folder.glob("[Ll]ib/**/site-packages")
+    parents = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+    (packages / "parent.pth").write_text("\n".join(parents), encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--python", interpreter(folder), "--disable-pip-version-check"]
+    run([*pip, "install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", wheel])
+    return folder
+
+
+def interpreter(environment: Path) -> Path:
+    return environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+
+
 class Foreign:
     """The project in a folder: ``write`` its files, run its ``python``, run ``pytest`` in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.interpreter = folder / ".venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+        self.interpreter = interpreter(folder / ".venv")
 
     def write(self, **files: str) -> None:
         """``name=text``; two underscores in a name are a folder's end."""
@@ -46,17 +63,11 @@ class Foreign:
 
 
 @pytest.fixture
-def foreign(tmp_path, wheel):
-    """An empty project whose environment finds torch and pytest in this one's, and ``inbackward`` in the wheel."""
+def foreign(tmp_path, environment):
+    """An empty project with an environment of its own: a copy, as to install takes longer than most tests."""
     folder = tmp_path / "project"
-    run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"])
-    project = Foreign(folder)
-    (packages,) = folder.glob(".venv/[Ll]ib/**/site-packages")
-    parents = [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    (packages / "parent.pth").write_text("\n".join(parents), encoding="utf-8")
-    pip = [sys.executable, "-m", "pip", "--python", project.interpreter, "--disable-pip-version-check"]
-    run([*pip, "install", "--quiet", "--no-index", "--no-deps", "--ignore-installed", wheel])
-    return project
+    shutil.copytree(environment, folder / ".venv", symlinks=True)
+    return Foreign(folder)
 
 
 def run(command, folder=None, check=True):
