@@ -14,7 +14,7 @@ from mypkg.optim import {name}
 def optimizer_in_backward():
     return {name}
 """
-CHECKED = ("-k", "[plain] or [lr-schedule]")
+CHECKED = ("-k", "[frozen] or [lr-schedule]")
 
 
 def by_option(project, name):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from inbackward import Implementation, OptimizerInBackward, Scenario
-from inbackward.forking import beside
+from inbackward.forking import beside, forking
 from inbackward.scenario import ModelConfig, Resume
 from inbackward.training import NotRun, another_process, new_process, train_in_backward, train_reference
 from inbackward.training.trace import Trace
@@ -48,7 +49,6 @@ class Theirs(OptimizerInBackward):
 """
 
 ASKER = """
-import os, time
 from test_another_process import CPU, SCENARIO, Implementation, train_in_backward
 from theirs_elsewhere import Theirs
 
@@ -195,34 +195,47 @@ def test_a_fork_has_a_helper_of_its_own(at_load: AtLoad) -> None:
     assert at_load(one).error is None
 
 
+def told(file: Path) -> tuple[int, int]:
+    """The fork and the helper, once they are there."""
+    assert within_a_minute(lambda: file.exists() and file.read_text().endswith("\n"))
+    pid, parent = map(int, file.read_text().split())
+    return pid, parent
+
+
 @pytest.mark.usefixtures("implementation")
-@pytest.mark.parametrize("end", ["by itself", "killed", "killed while it waits"])
-def test_no_process_outlives_who_asked(tmp_path: Path, end: str) -> None:
-    told = tmp_path / "told"
-    stay = "" if end == "by itself" else "print(os.fork(), flush=True); time.sleep(60)"  # its own fork outlives it
-    at_load = f"tell({str(told)!r})" + ("; time.sleep(60)" if end == "killed while it waits" else "")
+def test_no_process_outlives_who_asked(tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
-    asker = subprocess.Popen(
-        [sys.executable, "-c", ASKER + stay],
-        env={**os.environ, "PYTHONPATH": path, "AT_LOAD": at_load},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
+    at_load = f"tell({str(tmp_path / 'told')!r})"
+    asker = [sys.executable, "-W", "error", "-c", ASKER]
+    done = subprocess.run(
+        asker, env={**os.environ, "PYTHONPATH": path, "AT_LOAD": at_load}, capture_output=True, text=True
     )
-    with asker:
-        assert within_a_minute(lambda: told.exists() and told.read_text().endswith("\n"))
-        pid, parent = map(int, told.read_text().split())
-        if end == "killed":
-            assert asker.stdout
-            asker.stdout.readline()
-            assert not gone(parent)
-        if end != "by itself":
-            asker.kill()
-        assert asker.wait() == (0 if end == "by itself" else -signal.SIGKILL)
-        try:
-            assert within_a_minute(lambda: gone(pid) and gone(parent))
-        finally:
-            if end == "killed":
-                os.killpg(asker.pid, signal.SIGKILL)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(within_a_minute(lambda pid=pid: gone(pid)) for pid in told(tmp_path / "told"))
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_nor_one_that_was_killed(at_load: AtLoad, tmp_path: Path, waits: bool) -> None:
+    def ask() -> None:
+        os.setpgrp()
+        at_load(f"tell({str(tmp_path / 'told')!r})" + ("; time.sleep(60)" if waits else ""))
+        os.fork()  # a process of its own, which outlives it and knows nothing of the helper
+        (tmp_path / "forked").touch()
+        time.sleep(60)
+
+    asker = get_context("fork").Process(target=ask)
+    with forking():
+        asker.start()
+    assert asker.pid
+    pid, parent = told(tmp_path / "told")
+    try:
+        assert waits or within_a_minute((tmp_path / "forked").exists)
+        assert not gone(parent)
+        asker.kill()
+        assert within_a_minute(lambda: gone(pid) and gone(parent))
+    finally:
+        os.killpg(asker.pid, signal.SIGKILL)
+        asker.join()
 
 
 def test_without_forks_it_is_the_same(at_load: AtLoad, monkeypatch: pytest.MonkeyPatch) -> None:
