@@ -1,9 +1,11 @@
-"""Optimizers whose parameters depend on each other: refused beforehand, where two small ones show it."""
+"""Optimizers whose parameters depend on each other: refused beforehand, where three small ones show it."""
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from tests.optimizer.toys import build, iterate, loss_of
@@ -21,7 +23,7 @@ class Coupled(torch.optim.SGD):
         super().__init__(params, **kwargs)
         self.since = since
         for group in self.param_groups:
-            group["total"] = torch.zeros(()) if in_place else 0
+            group["total"] = torch.zeros(2) if in_place else 0
 
     def step(self, closure: Any = None) -> None:
         super().step()
@@ -40,7 +42,7 @@ IN_PLACE = "changes the group entry 'total' in place"
 def test_an_optimizer_that_couples_its_parameters_is_refused(in_place: bool, what: str) -> None:
     model = build()
     message = (
-        r"^Coupled cannot step inside backward\(\), as its parameters depend on each other: tried on two small ones, "
+        r"^Coupled cannot step inside backward\(\), as its parameters depend on each other: tried on three small ones, "
         f"it {what}; use it as a plain optimizer$"
     )
     with pytest.raises(ValueError, match=message):
@@ -72,6 +74,31 @@ class ClipsAll(torch.optim.SGD):
         super().step()
 
 
+class HardlyCoupled(torch.optim.SGD):
+    """So little that single precision does not show it."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for p in parameters:
+            p.mul_(1 - 1e-11 * len(parameters))
+
+
+class NoSetter(torch.optim.SGD):
+    """Shows the groups of another as its own, as wrappers do; those cannot be narrowed."""
+
+    param_groups = property(lambda self: self.another.param_groups)  # type: ignore[assignment]
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        self.another = torch.optim.SGD(params, **kwargs)
+        self._optimizer_step_pre_hooks = self._optimizer_step_post_hooks = {}  # type: ignore[assignment]
+        self.defaults = self.another.defaults
+
+    def step(self, closure: Any = None) -> None:
+        self.another.step()
+
+
 class DrawsNoise(torch.optim.SGD):
     """Adds noise, each time another."""
 
@@ -97,9 +124,37 @@ class Squares(torch.optim.SGD):
 
 
 def test_a_norm_over_all_parameters_couples_them() -> None:
-    message = "it updates two of them otherwise one after the other than both at once; use it"
+    message = "it updates them otherwise one after the other than all at once; use it"
     with pytest.raises(ValueError, match=message):
         OptimizerInBackward(build().parameters(), ClipsAll, lr=0.1)
+
+
+def test_what_single_precision_would_not_show() -> None:
+    with pytest.raises(ValueError, match="it updates them otherwise one after the other than all at once; use it"):
+        OptimizerInBackward(build().parameters(), HardlyCoupled, lr=0.1)
+
+
+def test_one_that_raises_where_it_updates_one_alone() -> None:
+    model = build()
+    message = (
+        "it updates all of them at once, but raises where it updates one alone "
+        r"\(AttributeError: property 'param_groups' .*\); use it as a plain optimizer$"
+    )
+    with pytest.raises(ValueError, match=message):
+        OptimizerInBackward(model.parameters(), NoSetter, lr=0.1)
+
+
+def test_it_is_tried_with_two_groups_where_there_are_several() -> None:
+    model, tried = build(), []
+
+    class Listens(torch.optim.SGD):
+        def __init__(self, params: Any, **kwargs: Any) -> None:
+            super().__init__(params, **kwargs)
+            tried.append([(len(group["params"]), group["lr"]) for group in self.param_groups])
+
+    groups = [{"params": [p], "lr": lr} for p, lr in zip(model.block.parameters(), (0.2, 0.3), strict=True)]
+    OptimizerInBackward([*groups, {"params": [model.scale], "lr": 0.4}], Listens, lr=0.1)
+    assert tried == [[(1, 0.2), (1, 0.3), (1, 0.4)], *[[(2, 0.2), (1, 0.4)]] * 3]
 
 
 @pytest.mark.parametrize("cls", [DrawsNoise, Squares])
@@ -125,6 +180,46 @@ def test_trying_leaves_no_trace() -> None:
     assert not built[0].state
     assert not seen
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Draws(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        random.random()
+        numpy.random.rand()
+        torch.rand(1)
+
+
+def test_trying_draws_no_random_numbers() -> None:
+    def drawn() -> list[Any]:
+        return [random.getstate(), list(numpy.random.get_state()[1]), torch.get_rng_state().tolist()]
+
+    before = drawn()
+    OptimizerInBackward(build().parameters(), Draws, lr=0.1)
+    assert drawn() == before
+
+
+def test_trying_compiles_nothing() -> None:
+    compiled: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    decayed = torch.compile(lambda p: p * 0.9, backend=backend)
+
+    class Compiled(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            super().step()
+            for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+                p.copy_(decayed(p))
+
+    model = build()
+    optimizer = OptimizerInBackward(model.parameters(), Compiled, lr=0.1)
+    assert not compiled
+    iterate(model, optimizer, 0)
+    assert compiled
 
 
 def test_a_factory_over_parameters_of_its_own_is_not_tried_on_them() -> None:

@@ -95,7 +95,7 @@ def same(a: Any, b: Any) -> bool:
 def snapshot(model: nn.Module, optimizer: Any) -> dict[str, Any]:
     """Copies of everything that training changes; the optimizer's state in the order of the parameters."""
     state = optimizer.state_dict()
-    state["state"] = dict(sorted(state["state"].items()))
+    state["state"] = dict(sorted(state["state"].items(), key=str))
     return copy.deepcopy({"model": model.state_dict(), **state})
 
 

@@ -52,9 +52,9 @@ class OptimizerInBackward(OptimizerWrapper):
 
     One optimizer of the wrapped class does the work: `param_groups`, `state`, `defaults`, `state_dict()` and whatever
     else the wrapped class offers are its own. So schedulers and edits of a group act at once, and a checkpoint of the
-    plain optimizer loads here and the reverse. A value that the wrapped class writes into its groups (a counter) is
-    seen there from `step()` on, and groups without a gradient count as well, as theirs do; an attribute that it keeps
-    of itself, it changes with each bucket, not once a step.
+    plain optimizer loads here and the reverse. What the wrapped class writes into its groups, or a number that it keeps
+    as an attribute (a counter), is seen there from `step()` on, and groups without a gradient count as well, as theirs
+    do.
 
     A few parameters are updated together, a bucket, as that is faster: what waits never has more bytes of gradients
     than the largest gradient, so at most two of that size exist at once. What waits when a backward raises is used.
@@ -77,7 +77,7 @@ class OptimizerInBackward(OptimizerWrapper):
     Raises:
         TypeError: `optimizer_cls` does not build a `torch.optim.Optimizer`, or `params` is a module.
         ValueError: the optimizer cannot step inside backward (its `step` needs a closure, it is differentiable, or it
-            updates two small parameters otherwise one after the other than both at once), or some of the parameters,
+            updates three small parameters otherwise one after the other than all at once), or some of the parameters,
             but not all, belong to another `OptimizerInBackward` that is alive.
         RuntimeError: torch is older than 2.6. Later, from `step(closure)`; and from `backward()`, at a second gradient
             since the last `step()`, or if the wrapped optimizer turns out to couple its parameters through its groups.
@@ -98,22 +98,22 @@ class OptimizerInBackward(OptimizerWrapper):
         **kwargs: Any,
     ) -> None:
         check_torch(torch.__version__)
-        inner = build(params, optimizer_cls, kwargs)
-        self.__setstate__({"_inner": inner, "closed": False, "_bucket_bytes": bucket_bytes})
+        inner, in_places = build(params, optimizer_cls, kwargs)
+        self.__setstate__({"_inner": inner, "closed": False, "_bucket_bytes": bucket_bytes, "_in_places": in_places})
 
     # How an instance comes to life: built, copied and unpickled ones alike, each with hooks on the parameters at hand.
 
     def __getstate__(self) -> dict[str, Any]:
         self._rehearsal.forget(self._inner)
         self._settle()
-        return {"_inner": self._inner, "closed": self.closed, "_bucket_bytes": self._bucket_bytes}
+        return {name: getattr(self, name) for name in ("_inner", "closed", "_bucket_bytes", "_in_places")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_inner" not in state:  # what Optimizer.load_state_dict sets, if it is called on this object directly
             self._inner.__setstate__(state)
             return
         super().__setstate__(state)  # not Optimizer.__init__, which would empty the state that Adagrad is built with
-        self._partial = PartialStep(self._inner)
+        self._partial = PartialStep(self._inner, self._in_places)
         self._rehearsal = Rehearsal()
         self._lock = threading.RLock()  # autograd has one thread a device
         self._backwards: dict[int, Ready] = {}  # those that run now
