@@ -4,7 +4,7 @@
     python benchmarks/optimizers.py pytorch_optimizer torch_optimizer ... [--only Adan,Lion]
 
 Each class trains a small model in the usual loop and inside backward, with what its constructor says must be given and
-else its own defaults: two groups of matrices, vectors and biases, a schedule where it has an lr, five iterations, then a
+else its defaults: two groups of matrices, vectors and biases, a schedule where it has an lr, five iterations, then a
 checkpoint loaded into a new model and optimizer, and three more; with one backward an iteration and with two, with
 `bucket_bytes` 0 and as it is by default. Parameters, state and groups are compared bit for bit after each iteration.
 Random numbers are seeded alike before each. A class that cannot train so in the usual loop is asked for less, which is

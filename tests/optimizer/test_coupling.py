@@ -85,6 +85,41 @@ class HardlyCoupled(torch.optim.SGD):
             p.mul_(1 - 1e-11 * len(parameters))
 
 
+class WhereTheyAreTiny(torch.optim.SGD):
+    """Where a gradient is small it goes as far as there are parameters."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        parameters = [p for group in self.param_groups for p in group["params"]]
+        for p in parameters:
+            assert p.grad is not None
+            p.sub_(len(parameters) * (p.grad.abs() - 1e-5).abs().lt(9e-6))
+
+
+class OnceTrainIsCalled(ClipsAll):
+    """Steps after `train()` only."""
+
+    training = False
+
+    def train(self) -> None:
+        self.training = True
+
+    def step(self, closure: Any = None) -> None:
+        assert self.training
+        super().step()
+
+
+class CountsParameters(torch.optim.SGD):
+    """In its groups, where the updates do not show it."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for group in self.param_groups:
+            for _ in group["params"]:
+                group["count"] = group.get("count", 0) + 1
+
+
 class NoSetter(torch.optim.SGD):
     """Shows the groups of another as its own, as wrappers do; those cannot be narrowed."""
 
@@ -123,15 +158,10 @@ class Squares(torch.optim.SGD):
         super().step()
 
 
-def test_a_norm_over_all_parameters_couples_them() -> None:
-    message = "it updates them otherwise one after the other than all at once; use it"
-    with pytest.raises(ValueError, match=message):
-        OptimizerInBackward(build().parameters(), ClipsAll, lr=0.1)
-
-
-def test_what_single_precision_would_not_show() -> None:
+@pytest.mark.parametrize("cls", [ClipsAll, HardlyCoupled, WhereTheyAreTiny, OnceTrainIsCalled, CountsParameters])
+def test_all_at_once_is_compared_with_one_after_the_other(cls: Any) -> None:
     with pytest.raises(ValueError, match="it updates them otherwise one after the other than all at once; use it"):
-        OptimizerInBackward(build().parameters(), HardlyCoupled, lr=0.1)
+        OptimizerInBackward(build().parameters(), cls, lr=0.1)
 
 
 def test_one_that_raises_where_it_updates_one_alone() -> None:

@@ -56,11 +56,15 @@ class ListAGroup(torch.optim.SGD):
 
 
 class FirstSpeaksForAll(torch.optim.SGD):
+    """And each group says whether there is something in it."""
+
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
         super().step()
         for p in (p for group in self.param_groups for p in group["params"]):
             p.clamp_(-1, self.param_groups[0]["lr"])
+        for group in self.param_groups:
+            group["used"] = len(group["params"]) > 0
 
 
 class NoEmptyGroup(torch.optim.SGD):

@@ -76,8 +76,7 @@ def _train(
     """The parameters after a few updates, and the numbers in the groups."""
     torch.default_generator.manual_seed(0)
     parameters: list[Tensor] = [torch.nn.Parameter(_matrix(rows, scale, dtype)) for rows, scale in SHAPES]
-    first, last = ({k: v for k, v in groups[i].items() if k not in OF_PARAMETERS} for i in (0, -1))
-    two = [{**copy.deepcopy(first), "params": parameters[:2]}, {**copy.deepcopy(last), "params": parameters[2:]}]
+    two = [{**_options(groups[0]), "params": parameters[:2]}, {**_options(groups[-1]), "params": parameters[2:]}]
     optimizer = make(two if len(groups) > 1 else parameters)
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if [id(p) for p in held] != [id(p) for p in parameters]:
@@ -97,14 +96,22 @@ def _train(
     return [*parameters, *(value for group in optimizer.param_groups for value in group.values() if is_number(value))]
 
 
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    """Those of a group, but not what they refer to, which may be the model."""
+    return {
+        key: value.detach().clone() if isinstance(value, Tensor) else copy.copy(value)
+        for key, value in group.items()
+        if key not in OF_PARAMETERS
+    }
+
+
 @contextmanager
 def _leaving_no_trace() -> Iterator[None]:
     """Nothing that a class does when it is tried is seen by the program: no warning, no random number drawn."""
     numpy: Any = sys.modules.get("numpy")
     drawn, drawn_by_numpy = random.getstate(), numpy and numpy.random.get_state()
-    eager = (
-        torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-    )  # or it takes s
+    compiles = "torch._dynamo" in sys.modules  # which would take seconds
+    eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.inference_mode(False), eager:
             warnings.simplefilter("ignore")
