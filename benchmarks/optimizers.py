@@ -29,6 +29,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from functools import partial
+from importlib import metadata
 from itertools import chain, combinations
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -68,7 +69,9 @@ class Way(NamedTuple):
     bucket_bytes: int | None = None
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value}" for name, value in self._asdict().items() if value)
+        return ", ".join(
+            f"{name} {value}" for name, value in self._asdict().items() if value != self._field_defaults[name]
+        )
 
 
 class Toy(nn.Module):
@@ -241,7 +244,7 @@ def judge(cls: type[Optimizer]) -> Outcome:
         with patch.object(building, "try_out", lambda *_: ("", False)):
             without = try_out(make, ways)
         outcome = outcome._replace(why=f"{outcome.why} | not refused: {without.kind} {without.why}")
-    return outcome._replace(why=f"{outcome.why} [{way}]", effects=effects(make, way))
+    return outcome._replace(why=f"{outcome.why} [{way}]" if str(way) else outcome.why, effects=effects(make, way))
 
 
 def effects(make: Callable[..., Any], way: Way) -> str:
@@ -321,11 +324,14 @@ def main() -> None:
     torch.compile = lambda model=None, **_: model or (lambda function: function)  # takes seconds a class
     warnings.simplefilter("ignore")
     counts: dict[str, int] = defaultdict(int)
+    of_package = metadata.packages_distributions()
     for package in options.packages:
+        distribution = of_package[package][0]
+        print(f"# {distribution} {metadata.version(distribution)}")
         try:
             found = classes(package)
         except Exception as error:
-            print(f"{package}: {short(error)}", flush=True)
+            print(f"{package} cannot be imported: {short(error)}", flush=True)
             continue
         for name, cls in sorted(found.items()):
             if options.only and name not in options.only.split(","):

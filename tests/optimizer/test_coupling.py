@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import pytest
@@ -174,17 +174,37 @@ def test_one_that_raises_where_it_updates_one_alone() -> None:
         OptimizerInBackward(model.parameters(), NoSetter, lr=0.1)
 
 
-def test_it_is_tried_with_two_groups_where_there_are_several() -> None:
-    model, tried = build(), []
+class Listens(torch.optim.SGD):
+    """Notes what it is given."""
 
-    class Listens(torch.optim.SGD):
-        def __init__(self, params: Any, **kwargs: Any) -> None:
-            super().__init__(params, **kwargs)
-            tried.append([(len(group["params"]), group["lr"]) for group in self.param_groups])
+    seen: ClassVar[list[Any]] = []
 
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.seen.append([(len(group["params"]), group["lr"]) for group in self.param_groups])
+
+
+def test_it_is_tried_with_groups_like_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
     groups = [{"params": [p], "lr": lr} for p, lr in zip(model.block.parameters(), (0.2, 0.3), strict=True)]
+    monkeypatch.setattr(Listens, "seen", [])
     OptimizerInBackward([*groups, {"params": [model.scale], "lr": 0.4}], Listens, lr=0.1)
-    assert tried == [[(1, 0.2), (1, 0.3), (1, 0.4)], *[[(2, 0.2), (1, 0.4)]] * 3]
+    assert Listens.seen == [[(1, 0.2), (1, 0.3), (1, 0.4)], *[[(2, 0.2), (1, 0.4)]] * 3]
+    monkeypatch.setattr(Listens, "seen", [])
+    OptimizerInBackward([{"params": model.branch.parameters(), "lr": 0.5}], Listens, lr=0.1)
+    assert Listens.seen == [[(2, 0.5)], *[[(3, 0.5)]] * 3]
+
+
+class TakesNoGroups(ClipsAll):
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        params = list(params)
+        assert all(isinstance(p, torch.Tensor) for p in params)
+        super().__init__(params, **kwargs)
+
+
+def test_one_that_takes_no_groups_is_tried_without() -> None:
+    with pytest.raises(ValueError, match="it updates them otherwise one after the other than all at once; use it"):
+        OptimizerInBackward(build().parameters(), TakesNoGroups, lr=0.1)
 
 
 @pytest.mark.parametrize("cls", [DrawsNoise, Squares])

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ def try_out(make: Callable[[Any], Optimizer], groups: list[dict[str, Any]]) -> t
 
     Args:
         make: builds one over the parameters, or the groups, that it is given.
-        groups: those of the one that is wanted; where there are several, it is tried with two such groups.
+        groups: those of the one that is wanted; it is tried with such a group, or two, where there are several.
 
     Returns:
         The reason, and whether the groups must keep their places: see `PartialStep`.
@@ -40,8 +41,9 @@ def try_out(make: Callable[[Any], Optimizer], groups: list[dict[str, Any]]) -> t
     if _get_current_dispatch_mode() is not None:  # of fake tensors, which have no numbers, or that watches what happens
         return "", False
     with _leaving_no_trace():
-        for dtype in (torch.float64, torch.float32):  # the finer shows more, but not every class takes it
-            train = partial(_train, make, groups, dtype)
+        # Not every class takes groups, nor the dtype that shows more.
+        for given, dtype in product((groups, []), (torch.float64, torch.float32)):
+            train = partial(_train, make, given, dtype)
             try:
                 together, again = train(), train()
             except Exception:  # it is not made for such parameters, on this device; what it does says nothing
@@ -76,8 +78,9 @@ def _train(
     """The parameters after a few updates, and the numbers in the groups."""
     torch.default_generator.manual_seed(0)
     parameters: list[Tensor] = [torch.nn.Parameter(_matrix(rows, scale, dtype)) for rows, scale in SHAPES]
-    two = [{**_options(groups[0]), "params": parameters[:2]}, {**_options(groups[-1]), "params": parameters[2:]}]
-    optimizer = make(two if len(groups) > 1 else parameters)
+    parts = [parameters] if len(groups) < 2 else [parameters[:2], parameters[2:]]
+    given = [{**_options(groups[-i]), "params": part} for i, part in enumerate(parts)] if groups else parameters
+    optimizer = make(given)
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if [id(p) for p in held] != [id(p) for p in parameters]:
         raise LookupError("it has other parameters than it was given")
