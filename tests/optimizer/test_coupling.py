@@ -272,6 +272,25 @@ def test_trying_compiles_nothing() -> None:
     assert compiled
 
 
+class Remembers(torch.optim.SGD):
+    """In lists of its groups, as RAdam does."""
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        for group in self.param_groups:
+            group.setdefault("buffer", [[None]])
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for group in self.param_groups:
+            group["buffer"][0][0] = group["lr"]
+
+
+def test_trying_leaves_the_groups_alone() -> None:
+    optimizer = OptimizerInBackward(build().parameters(), Remembers, lr=0.1)
+    assert optimizer.param_groups[0]["buffer"] == [[None]]
+
+
 def test_a_factory_over_parameters_of_its_own_is_not_tried_on_them() -> None:
     model = build()
     loss_of(model, 0).backward()

@@ -100,9 +100,10 @@ def _train(
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """Those of a group, but not what they refer to, which may be the model."""
+    """Those of a group, which it may change; but not copies of objects, as one may be the model."""
+    copied = (Tensor, list, dict, set, tuple)
     return {
-        key: value.detach().clone() if isinstance(value, Tensor) else copy.copy(value)
+        key: copy.deepcopy(value) if isinstance(value, copied) else value
         for key, value in group.items()
         if key not in OF_PARAMETERS
     }
