@@ -32,7 +32,8 @@ class OwnValues:
     Entries that differ between parameters show that these depend on each other: an error. So does a tensor that is
     changed in place, unless it is a number. An attribute may be of a single parameter, and the last one stands.
 
-    torch's own optimizers have none of these but groups, in which they write nothing: there little is looked for.
+    torch's own optimizers write nothing of that kind: there nothing is looked for, as that takes as long as a small
+    update.
     """
 
     def __init__(self, inner: Optimizer) -> None:
@@ -53,13 +54,11 @@ class OwnValues:
         Raises:
             Coupled: what it writes is not the same for these parameters as for others of this iteration.
         """
-        places: dict[Any, dict[Any, Any]] = dict(groups)
-        if not self._of_torch:
-            places |= {STATE: self._inner.state, ATTRIBUTES: vars(self._inner)}
-        before = {
-            where: _Before(entries, self._names(where, entries), copies=not self._of_torch)
-            for where, entries in places.items()
-        }
+        if self._of_torch:
+            step()
+            return
+        places: dict[Any, dict[Any, Any]] = {**groups, STATE: self._inner.state, ATTRIBUTES: vars(self._inner)}
+        before = {where: _Before(entries, self._names(where, entries)) for where, entries in places.items()}
         step()
         for where, entries in places.items():
             for name in self._names(where, entries):
@@ -97,24 +96,17 @@ class OwnValues:
             self._state_names = [key for key in entries if isinstance(key, str)]
         return self._state_names
 
-    def _write(self, where: Any, name: str, value: Any) -> None:
-        written = self._written.setdefault(where, {})
-        if where != ATTRIBUTES and name in written and not equal(written[name], value):
-            entry = f"{STATE if where == STATE else 'group'} entry {name!r}"
-            raise Coupled(self._inner, f"wrote {written[name]!r} and {value!r} as the {entry} for two parameters")
-        written[name] = value
-
 
 class _Before:
     """Entries of a dict as they are before a step, with copies of the numbers that could be changed in place."""
 
-    def __init__(self, entries: dict[Any, Any], names: Iterable[str], copies: bool) -> None:
+    def __init__(self, entries: dict[Any, Any], names: Iterable[str]) -> None:
         self._values = {name: entries[name] for name in names}
         self._versions = {name: _version(value) for name, value in self._values.items() if isinstance(value, Tensor)}
         self._copies = {
             name: value.detach().clone()
             for name, value in self._values.items()
-            if copies and isinstance(value, Tensor) and is_number(value)
+            if isinstance(value, Tensor) and is_number(value)
         }
 
     def differs(self, name: str, value: Any) -> bool:
