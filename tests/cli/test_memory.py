@@ -30,6 +30,28 @@ def reads():
     return Reads()
 
 
+class Alone(nn.Module):
+    # two modules, and no list of them
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Embedding(300, 8), nn.Linear(8, 300)
+
+    def forward(self, x):
+        return self.outer(self.inner(x))
+
+
+class Head(nn.Module):
+    # layers that are all frozen
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.outer = good()[:2].requires_grad_(False), nn.Linear(8, 300)
+
+    def forward(self, x):
+        return self.outer(self.layers(x))
+
+
 def frozen():
     return good().requires_grad_(False)
 
@@ -116,6 +138,22 @@ def test_a_model_and_an_implementation_of_ones_own(command, models):
     figures = json.loads((models / "m.json").read_text())
     assert figures["plain"] == figures["in_backward"]  # it keeps its gradients
     assert (models / "m.pdf").read_bytes().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(
+    ("model", "layers"),
+    {
+        "Alone": "no layers: they are the members of the outermost ModuleList",
+        "Head": "gradients of a layer: 0.00 MiB a rank, 2 layers",
+    }.items(),
+)
+def test_a_model_whose_layers_have_no_gradients(command, models, model, layers):
+    ran = command("memory", "--model", f"models:{model}", "--dtype", "fp32", "--no-activation-checkpointing")
+    assert ran.status == 0, ran
+    lines = ran.out.splitlines()
+    assert lines[1] == layers
+    assert lines[-2].startswith("the peak lies at: ")
+    assert lines[-2].endswith(", plain")  # how many layers' gradients that is cannot be said
 
 
 def test_interrupted(command, models):

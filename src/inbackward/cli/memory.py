@@ -142,10 +142,9 @@ def _title(arguments: argparse.Namespace, setup: Setup) -> str:
 def _lines(memory: Memory) -> list[str]:
     figures = memory.to_json()
     plain, ours = figures["plain"], figures["in_backward"]
-    lines = [
-        f"gradients of a layer: {figures['gradient_per_layer_mib']:,.2f} MiB a rank, {figures['layers']} layers",
-        "",
-    ]
+    per_layer = memory.gradient_per_layer
+    layers = f"gradients of a layer: {figures['gradient_per_layer_mib']:,.2f} MiB a rank, {figures['layers']} layers"
+    lines = [layers if memory.layer_bytes else "no layers: they are the members of the outermost ModuleList", ""]
     lines.append(f"{'MiB a rank, at the peak of the total':<38}{'plain':>14}{'in backward':>14}")
     rows = {"total": "total_peak_mib"}
     rows |= {
@@ -159,8 +158,6 @@ def _lines(memory: Memory) -> list[str]:
     share = memory.saved / memory.plain.peak.total
     lines += ["", f"saved: {figures['saved_mib']:,.2f} MiB a rank, {share:.1%} of the peak"]
     for name, curve in (("plain", memory.plain), ("in backward", memory.in_backward)):
-        of_layers = f", with the gradients of {curve.peak.gradient / memory.gradient_per_layer:.1f} layers" * bool(
-            memory.gradient_per_layer
-        )
+        of_layers = f", with the gradients of {curve.peak.gradient / per_layer:.1f} layers" if per_layer else ""
         lines.append(f"the peak lies at: {curve.peak.label}, {name}{of_layers}")
     return lines
