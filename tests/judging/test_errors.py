@@ -73,6 +73,35 @@ def test_to_raise_alike_later_holds_as_far_as_it_went() -> None:
     assert outcome.compared > 0
 
 
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class RaisesWordless(Right):
+    def step(self, closure: Any = None) -> None:
+        raise Wordless
+
+
+class RaisesInColour(Right):
+    def step(self, closure: Any = None) -> None:
+        raise ValueError("\x1b[31mred\x1b[0m and\na bell \x07")
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (RaisesWordless, "Wordless: its message cannot be had: RuntimeError"),
+        (RaisesInColour, "ValueError: red and a bell \\x07"),
+    ],
+)
+@pytest.mark.parametrize("may_refuse", [True, False])
+def test_whatever_a_message_holds_it_is_a_line(cls: Any, message: str, may_refuse: bool) -> None:
+    outcome = judged(cls, Scenario(model=SMALL, may_refuse=may_refuse))
+    assert outcome.verdict is Verdict.BROKEN
+    assert outcome.message.startswith(message)
+
+
 class TakesAnyLr(Right):
     def __init__(self, params: Any, optimizer_cls: Any, **kwargs: Any) -> None:
         super().__init__(params, optimizer_cls, **{**kwargs, "lr": abs(kwargs["lr"])})

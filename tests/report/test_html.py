@@ -12,9 +12,10 @@ from tests.without_time import bare
 from inbackward.curves import Curve, Curves
 from inbackward.measure import Times
 from inbackward.report import Showcase
-from inbackward.report.html import answer, printable
+from inbackward.report.html import answer
 from inbackward.report.plots import VARIABLES
 from inbackward.requirements import CATALOGUE
+from inbackward.wording import printable
 
 PAGE = page(showcase=SHOWCASE)
 CSS = files("inbackward.report").joinpath("page", "report.css").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pages import HOSTILE, everything
 from test_report_rows import EXACT, ROWS, WHERE, failing, outcome, result
 
 from inbackward import judging, verification
@@ -182,6 +183,14 @@ def test_the_literal_of_what_failed_can_be_evaluated():
         "tensor-lr": "a number only",
         "rng": "KeyError: 'it\\'s {x}'",
     }
+
+
+def test_a_terminal_is_told_nothing_that_it_would_obey():
+    hostile = everything()
+    said = outcome(Verdict.BROKEN, divergence=EXACT, message=HOSTILE, traceback=f"Traceback\n{HOSTILE}")
+    for lines in (render_details(hostile), render_outcome(said, "mine:Mine")):
+        assert any("quotes" in line for line in lines)
+        assert [line for line in lines if not line.isprintable() and "replay: " not in line] == []
 
 
 def test_a_scenario_shows_all_its_numbers():

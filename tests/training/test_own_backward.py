@@ -100,6 +100,16 @@ def test_the_scaler_is_its_own_to_step_and_update() -> None:
     assert verdict(replace(RIGHT, backward=forgets_to_update), **fields).fails
 
 
+def test_what_it_says_of_itself_is_a_line_each() -> None:
+    reason = "one step\n    a backward, \x1b[1msee\x1b[0m README"
+    said = replace(RIGHT, name="Mine\n", unsupported={"closure": reason}, expected_failures={"rng": reason})
+    assert said.name == "Mine"
+    assert said.unsupported == {"closure": "one step a backward, see README"}
+    assert said.expected_failures == {"rng": "one step a backward, see README"}
+    with pytest.raises(TypeError, match=r"^Implementation\.unsupported is .*; give \{requirement id: reason\}$"):
+        replace(RIGHT, unsupported={"closure": " \n"})
+
+
 def test_a_pause_must_be_callable() -> None:
     with pytest.raises(TypeError, match=r"^Implementation\.pause is 3; give a function or leave it out$"):
         Implementation(build=torch.optim.SGD, pause=3)  # type: ignore[arg-type]

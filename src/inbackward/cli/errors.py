@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from inbackward.wording import one_line, said
+
 OK, FAILED, WRONG_INPUT, NOTHING_PROVED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
 
@@ -24,10 +26,10 @@ def wrong_input() -> Iterator[None]:
 
 def quote(error: BaseException) -> str:
     """The exception as a person would meet it."""
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {said(error)}"
 
 
 def say(message: str, status: int) -> int:
     """Print one line on stderr, whatever the message holds, and pass the status on."""
-    print("inbackward:", " ".join(message.split()), file=sys.stderr)
+    print("inbackward:", one_line(message), file=sys.stderr)
     return status

@@ -37,6 +37,7 @@ from inbackward.training import (
 )
 from inbackward.training.remembering import reference_run
 from inbackward.training.reshard import resharding
+from inbackward.wording import said
 
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
 
@@ -226,21 +227,21 @@ def _no_refusal(
 ) -> str:
     """Why an exception is no refusal, or ``""``: a clear one, allowed, before any number changed (contract §3)."""
     error, done = candidate.error, len(candidate.records)
-    said = quote(error)
+    quoted = quote(error)
     if not scenario.may_refuse:
-        return said
-    if not isinstance(error, (*REFUSALS, *implementation.refusals)) or not str(error).strip():
-        return said
+        return quoted
+    if not isinstance(error, (*REFUSALS, *implementation.refusals)) or not said(error).strip():
+        return quoted
     if candidate.aftermath is None or done > len(reference.records) or compare(candidate, reference).mismatches:
-        return f"{said}, but only after numbers had changed"
+        return f"{quoted}, but only after numbers had changed"
     allowed = [reference.records[done - 1] if done else reference.initial]
     if scenario.at(done, SecondBackward):  # raised in the second backward: exactly one reference iteration on
         once = scenario.with_(events=tuple(e for e in scenario.events if not isinstance(e, SecondBackward)))
         allowed += train_reference(once, device, implementation).records[done : done + 1]
     if not any(same_model_and_state(candidate.aftermath, r, with_state=candidate.optimizer_built) for r in allowed):
-        return f"{said}, but only after numbers had changed"
+        return f"{quoted}, but only after numbers had changed"
     beside = moved_beside(scenario, done, candidate.aftermath, reference)
-    return f"{said}, but only after {beside}" if beside else ""
+    return f"{quoted}, but only after {beside}" if beside else ""
 
 
 def _count(trace: Trace) -> int:

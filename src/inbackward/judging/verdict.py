@@ -9,6 +9,7 @@ from enum import Enum
 
 from inbackward.scenario import Scenario
 from inbackward.training import PATIENCE
+from inbackward.wording import one_line, said
 
 QUOTED = 400  # characters of an exception: a KeyError may hold a tensor
 
@@ -163,5 +164,5 @@ def quote(error: BaseException | None) -> str:
     """The exception as a user would meet it, on one line, without addresses that change from run to run."""
     if error is None:
         return ""
-    text = re.sub(r" at 0x[0-9a-f]+|\x1b\[[0-9;]*m", "", " ".join(str(error).split()))
+    text = re.sub(r" at 0x[0-9a-f]+", "", one_line(said(error)))
     return f"{type(error).__name__}: {text if len(text) <= QUOTED else text[:QUOTED] + ' ...'}"

@@ -19,6 +19,7 @@ from inbackward.report.files import write_text
 from inbackward.report.report import Row, report, together
 from inbackward.report.text import HOW_TO_READ
 from inbackward.requirements import CATALOGUE, FAMILIES
+from inbackward.wording import printable
 
 if TYPE_CHECKING:
     from inbackward.report.showcase import Showcase
@@ -33,7 +34,6 @@ SIGN = {
     Verdict.BROKEN: "‼",
     Verdict.NOT_RUN: "\u2013",
 }
-_ANSI = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-_])")
 
 
 def write_html(path: str | Path, target: str, seed: int, rows: Sequence[Row], showcase: Showcase) -> None:
@@ -88,12 +88,6 @@ def render_html(target: str, seed: int, rows: Sequence[Row], showcase: Showcase)
         replays=[(block["label"], block["replay"]) for block in blocks if block["replay"]],
         showcase=pictures(showcase),
     )
-
-
-def printable(text: str) -> str:
-    """``text`` without a terminal's colours, and with what a browser could not show, or would obey, written out."""
-    text = _ANSI.sub("", text)
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def answer(rows: Sequence[Row]) -> Mapping[str, str]:

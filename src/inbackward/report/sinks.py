@@ -14,9 +14,9 @@ from typing import Any
 from inbackward.curves import Curves
 from inbackward.extras import require_extra
 from inbackward.report.files import require_folder
-from inbackward.report.html import printable
 from inbackward.report.report import Row, summary
 from inbackward.report.showcase import Moments
+from inbackward.wording import printable
 
 ITERATION, MOMENT = "iteration", "moment"  # what is counted; a moment is a millionth of a phase
 FORBIDDEN, NAME = "/\\#?%:", 128  # characters in the name of a W&B project, and the length of a group's

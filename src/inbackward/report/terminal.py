@@ -12,6 +12,7 @@ from inbackward.report.text import HOW_TO_READ, clip, wrap
 from inbackward.requirements import CATALOGUE
 from inbackward.scenario.configs import TWO_DIMENSIONAL
 from inbackward.verification import Suite
+from inbackward.wording import one_line, printable
 
 
 def render_header(target: str, suite: Suite, selected: int, strategies: Sequence[str] = ()) -> list[str]:
@@ -89,7 +90,7 @@ def render_outcome(outcome: Outcome, target: str) -> list[str]:
     known = CATALOGUE.get(scenario.requirement)
     lines = [clip(f"{scenario.label}, {target}, torch {environment()['torch']}"), f"verdict: {outcome.verdict}"]
     lines += [clip(f"  {known.sentence}")] if known else []
-    lines += [f"  {outcome.message}"] if outcome.message else []
+    lines += [f"  {one_line(outcome.message)}"] if outcome.message else []
     numbers: dict[str, object] = {"worst noise ratio": f"{outcome.noise_ratio!r}; {LIMIT:g} is the limit"}
     if divergence is not None:
         numbers["iteration"] = divergence.iteration
@@ -107,7 +108,7 @@ def render_outcome(outcome: Outcome, target: str) -> list[str]:
         lines += wrap(HOW_TO_READ[divergence.quantity], "  ", lines=2)
     if outcome.diagnosis is not None:
         lines += render_explanation(outcome.diagnosis, scenario.requirement)
-    return lines + outcome.traceback.rstrip().splitlines()
+    return lines + printable(outcome.traceback).rstrip().splitlines()
 
 
 _NOT_VERDICTS = {"requirements", "not-selected", "scenarios", "tensors_compared", "tensors_existing", "unobserved"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+from inbackward.wording import printable
+
 WIDTH = 100
 
 # What a divergence in each quantity says about where to look; keys are ``compare.QUANTITIES`` and the expectations'.
@@ -31,7 +33,7 @@ def wrap(text: str, indent: str = "", lines: int = 3) -> list[str]:
     """``text`` on at most so many lines, the later ones indented; an ellipsis says that there was more."""
     more = indent + "  "
     return textwrap.wrap(
-        text,
+        printable(text),
         WIDTH,
         initial_indent=indent,
         subsequent_indent=more,

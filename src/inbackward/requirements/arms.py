@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inbackward.scenario import OptimizerConfig, Scenario, class_path
+from inbackward.wording import said
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,6 @@ def arms_of(optimizers: Sequence[tuple[Any, Mapping[str, Any]]]) -> tuple[Arm, .
             arms.append(make_arm(name, cls, kwargs))
         except Exception as error:  # the user's class may raise anything; it is their line to mend
             raise ValueError(
-                f"the reference optimizer {class_path(cls)} cannot be built with {dict(kwargs)}: {error}"
+                f"the reference optimizer {class_path(cls)} cannot be built with {dict(kwargs)}: {said(error)}"
             ) from error
     return tuple(arms)

@@ -22,6 +22,7 @@ from inbackward.training.new_process import run
 from inbackward.training.resume import go_on, load_both
 from inbackward.training.setting import Condition, NotRun, Setting
 from inbackward.training.trace import Record
+from inbackward.wording import said
 
 CANNOT_IMPORT = 3
 
@@ -37,7 +38,7 @@ def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resum
     try:
         task = pickle.dumps((implementation, setting.scenario, str(setting.device), event, setting.condition()))
     except Exception as error:
-        raise NotRun(f"the implementation cannot be pickled for another process ({error}); {_MEND}") from None
+        raise NotRun(f"the implementation cannot be pickled for another process ({said(error)}); {_MEND}") from None
     with tempfile.TemporaryDirectory(prefix="inbackward-") as name:
         folder = Path(name)
         (folder / "task").write_bytes(task)
@@ -48,11 +49,11 @@ def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resum
             "rng": torch.get_rng_state(),
         }
         torch.save(checkpoint, folder / "checkpoint")
-        status, said = run(folder, forks=setting.device.type == "cpu")
+        status, last = run(folder, forks=setting.device.type == "cpu")
         if status == CANNOT_IMPORT:
-            raise NotRun(f"another process cannot import the implementation ({said}); {_MEND}")
+            raise NotRun(f"another process cannot import the implementation ({last}); {_MEND}")
         if status != 0:
-            raise RuntimeError(f"in the process that resumes: {said}")
+            raise RuntimeError(f"in the process that resumes: {last}")
         records: list[Record] = pickle.loads((folder / "records").read_bytes())
         return records
 
@@ -65,7 +66,7 @@ def main(folder: Path) -> int:
     try:
         implementation, scenario, device, event, condition = pickle.loads((folder / "task").read_bytes())
     except Exception as error:  # importing runs the user's code, which may raise anything
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(f"{type(error).__name__}: {said(error)}", file=sys.stderr)
         return CANNOT_IMPORT
     torch.set_num_threads(1)
     records = _second_half(implementation, scenario, torch.device(device), event, condition, folder / "checkpoint")

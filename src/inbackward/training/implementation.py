@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from inbackward.wording import one_line
+
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
@@ -129,8 +131,10 @@ class Implementation:
                 raise TypeError(f"Implementation.{name} is {value!r}; give a function or leave it out")
         for name in ("unsupported", "expected_failures"):
             value = getattr(self, name)
-            if not isinstance(value, Mapping) or not all(isinstance(r, str) and r for r in value.values()):
+            if not isinstance(value, Mapping) or not all(isinstance(r, str) and r.strip() for r in value.values()):
                 raise TypeError(f"Implementation.{name} is {value!r}; give {{requirement id: reason}}")
+            object.__setattr__(self, name, {id: one_line(reason) for id, reason in value.items()})
+        object.__setattr__(self, "name", one_line(str(self.name)))
         if isinstance(self.optimizers, type) or callable(self.optimizers):
             raise TypeError(f"Implementation.optimizers is {self.optimizers!r}; give a list of classes")
 

@@ -1,0 +1,26 @@
+"""Text that other people's code gave, for a line of a terminal, a file or a page."""
+
+from __future__ import annotations
+
+import re
+
+_ANSI = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-_])")
+
+
+def printable(text: str) -> str:
+    """``text`` without a terminal's colours, and with what a screen could not show, or would obey, written out."""
+    text = _ANSI.sub("", text)
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """``printable``, on one line."""
+    return printable(" ".join(text.split()))
+
+
+def said(error: BaseException) -> str:
+    """The exception's own message; its ``__str__`` is other people's code, too, and may raise."""
+    try:
+        return str(error)
+    except Exception as raised:
+        return f"its message cannot be had: {type(raised).__name__}"
