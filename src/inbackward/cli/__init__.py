@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import traceback
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from inbackward.cli.arguments import parser
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # names from files may hold what a terminal cannot show
     try:
         arguments = command_line().parse_args(argv)
-        status: int = arguments.run(arguments)
+        status = _run(arguments)
         sys.stdout.flush()
         return status
     except WrongInput as error:
@@ -55,6 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception:  # never status 1: that would accuse the implementation
         traceback.print_exc()
         return say("error: the lines above show a fault of inbackward itself; please report it", NOTHING_PROVED)
+
+
+def _run(arguments: Namespace) -> int:
+    """Run the command; where the person's own code ends the program, that is no status of this one."""
+    try:
+        status: int = arguments.run(arguments)
+        return status
+    except SystemExit as error:
+        raise WrongInput(f"the code under test ends the program, by SystemExit({error.code!r}); let it raise") from error
 
 
 def _let_go_of_stdout() -> None:

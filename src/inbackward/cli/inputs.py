@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,11 +96,15 @@ def _require_trainable(model: ModelConfig, device: torch.device) -> None:
     try:
         first, second = (train_reference(Scenario(model=model, iterations=2), device) for _ in range(2))
         raised = first.error or second.error
-    except Exception as error:  # the person's own code again
+    except (Exception, SystemExit) as error:  # the person's own code again
         raised = error
     if raised is not None:
         wanted = "it must map int64 tokens (batch, time) to logits (batch, time, at least 256)"
         raise WrongInput(f"--model {model.factory} cannot be trained: {quote(raised)}; {wanted}")
+    losses = [record.loss.item() for record in first.records if record.loss is not None]
+    if not all(math.isfinite(loss) for loss in losses):
+        mend = "mend that first: what is NaN in both loops looks equal"
+        raise WrongInput(f"--model {model.factory} has the losses {losses} in the usual loop; {mend}")
     if compare(second, first).mismatches:
         mend = "draw random numbers from torch's global generator only"
         raise WrongInput(f"--model {model.factory} gives other numbers when it is trained again; {mend}")
@@ -116,7 +121,7 @@ def require_model(config: ModelConfig, what: str) -> None:
             targets.load(config.factory, what, [Path.cwd()])
     try:
         build_model(config, 0, torch.float32)
-    except Exception as error:  # a factory is the person's own code
+    except (Exception, SystemExit) as error:  # a factory is the person's own code
         raise WrongInput(f"{what} {config.factory} cannot be built: {quote(error)}") from error
 
 
