@@ -1,7 +1,9 @@
 """``inbackward curves``: what it tells and leaves, and that an interruption costs nothing but time."""
 
 import csv
+import fcntl
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -120,6 +122,17 @@ def test_a_checkpoint_of_another_run_is_refused(curves, project, monkeypatch):
     )
     (project / "curves" / "checkpoint.pt").write_text("something else")
     assert curves(*SHORT).line.startswith("curves/checkpoint.pt is no checkpoint of this command (")
+
+
+def test_a_folder_that_another_run_writes_into_is_refused(curves, project):
+    (project / "curves").mkdir()
+    other = os.open(project / "curves", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    ran = curves(*SHORT)
+    assert ran.status == 2
+    assert ran.line == "--out 'curves': another run is writing there; give another folder"
+    os.close(other)
+    assert curves(*SHORT).status == 0
 
 
 def test_differences_and_their_units():

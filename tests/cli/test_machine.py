@@ -53,8 +53,26 @@ def test_ctrl_c(project, ids):
 def test_a_disk_that_fills_costs_the_file_not_the_report(command):
     ran = command("verify", "--only", "rng", "--json", FULL)
     assert ran.status == 3
-    assert ran.line == "this machine failed: [Errno 28] No space left on device"
+    assert ran.line == "this machine failed: [Errno 28] No space left on device: '/dev/full'"
     assert "\nrequirements: 67 exist, 1 selected\n" in ran.out
+
+
+@needs_full
+def test_a_disk_that_fills_costs_the_figures_of_the_memory_nothing(command):
+    ran = command("memory", "--model", "mine:small", "--json", FULL)
+    assert ran.status == 3
+    assert ran.line == "this machine failed: [Errno 28] No space left on device: '/dev/full'"
+    assert "\nsaved: " in ran.out
+
+
+@needs_full
+def test_a_disk_that_fills_is_no_fault_of_ours_in_a_checkpoint(command, project):
+    (project / "curves").mkdir()
+    (project / "curves" / ".checkpoint.pt.tmp").symlink_to(FULL)
+    ran = command("curves", "--iterations", "3", "--model", "mine:small")
+    assert ran.status == 3
+    assert ran.line == "this machine failed: [Errno 28] No space left on device"
+    assert list((project / "curves").iterdir()) == []
 
 
 @needs_full

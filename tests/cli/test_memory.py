@@ -46,6 +46,7 @@ class Head(nn.Module):
 
     def __init__(self):
         super().__init__()
+        print("hello from the model")
         self.layers, self.outer = good()[:2].requires_grad_(False), nn.Linear(8, 300)
 
     def forward(self, x):
@@ -151,6 +152,7 @@ def test_a_model_whose_layers_have_no_gradients(command, models, model, layers):
     ran = command("memory", "--model", f"models:{model}", "--dtype", "fp32", "--no-activation-checkpointing")
     assert ran.status == 0, ran
     lines = ran.out.splitlines()
+    assert lines[0].startswith(f"models:{model} in fp32, ")
     assert lines[1] == layers
     assert lines[-2].startswith("the peak lies at: ")
     assert lines[-2].endswith(", plain")  # how many layers' gradients that is cannot be said

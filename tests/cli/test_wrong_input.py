@@ -51,7 +51,7 @@ CASES = {
     "verify --model mine:raising": "--model mine:raising cannot be built: RuntimeError: no weights here",
     "verify --model mine:narrow": "--model mine:narrow cannot be trained: IndexError: Target ",
     "verify --model mine:exits": "--model mine:exits cannot be built: SystemExit: 0",
-    "verify --model mine:infinite": "--model mine:infinite has the losses [nan, nan] in the usual loop; mend that first",
+    "verify --model mine:infinite": "--model mine:infinite has the losses [nan, nan] in the usual loop; mend",
     "verify --optimizer mine:Exits": "the code under test ends the program, by SystemExit(0); let it raise",
     "curves --model mine:exits": "--model mine:exits cannot be built: SystemExit: 0",
     "verify --json .": "--json cannot write '.': Is a directory; name a file in a folder that exists",

@@ -63,7 +63,7 @@ def _run(arguments: Namespace) -> int:
         status: int = arguments.run(arguments)
         return status
     except SystemExit as error:
-        raise WrongInput(f"the code under test ends the program, by SystemExit({error.code!r}); let it raise") from error
+        raise WrongInput(f"the code under test ends the program, by {error!r}; let it raise") from error
 
 
 def _let_go_of_stdout() -> None:

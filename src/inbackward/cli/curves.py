@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import math
+import os
 import sys
-from contextlib import closing, redirect_stdout
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, redirect_stdout, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,31 +45,32 @@ def curves(arguments: argparse.Namespace) -> int:
     with wrong_input():
         scenario = _scenario(suite, arguments.iterations)
     folder = _folder(arguments.out)
-    kept = Checkpoint(folder, _key(arguments, target, corpus.text))
-    with wrong_input():
-        found = kept.load()
-        sinks = [r.Sink.of(text) for text in arguments.log]
-    screen = r.Screen(sys.stdout, sys.stderr)
-    screen.print(
-        r.render_header(target, suite, 0)[0],
-        f"{scenario.iterations} iterations by {scenario.optimizer.cls.partition(':')[2]}, on {len(corpus.training)} "
-        f"bytes of text; {len(corpus.held_out)} held out",
-        *([f"taken up again after {len(found['plain']['losses'])} iterations"] if found else []),
-    )
-    try:
-        with closing(suite), redirect_stdout(sys.stderr), one_thread():
-            done = train_both(implementation, scenario, suite.device, corpus, kept, _shown_on(screen))
-    except NotRun as reason:
-        raise WrongInput(f"{target} cannot be trained: {reason}") from reason
-    finally:
-        screen.erase()
-    r.write_text(folder / "curves.csv", _table(done))
-    for name in ("curves.png", "curves.svg"):
-        save_figure(folder / name, draw_losses, done)
-    for sink in sinks:
-        sink.write(r.Log(target=target, curves=done))
-    kept.remove()
-    screen.print("", describe_losses(done), f"written to {folder}: curves.csv, curves.png, curves.svg")
+    with _alone_in(folder):
+        kept = Checkpoint(folder, _key(arguments, target, corpus.text))
+        with wrong_input():
+            found = kept.load()
+            sinks = [r.Sink.of(text) for text in arguments.log]
+        screen = r.Screen(sys.stdout, sys.stderr)
+        screen.print(
+            r.render_header(target, suite, 0)[0],
+            f"{scenario.iterations} iterations by {scenario.optimizer.cls.partition(':')[2]}, on "
+            f"{len(corpus.training)} bytes of text; {len(corpus.held_out)} held out",
+            *([f"taken up again after {len(found['plain']['losses'])} iterations"] if found else []),
+        )
+        try:
+            with closing(suite), redirect_stdout(sys.stderr), one_thread():
+                done = train_both(implementation, scenario, suite.device, corpus, kept, _shown_on(screen))
+        except NotRun as reason:
+            raise WrongInput(f"{target} cannot be trained: {reason}") from reason
+        finally:
+            screen.erase()
+        r.write_text(folder / "curves.csv", _table(done))
+        for name in ("curves.png", "curves.svg"):
+            save_figure(folder / name, draw_losses, done)
+        for sink in sinks:
+            sink.write(r.Log(target=target, curves=done))
+        kept.remove()
+        screen.print("", describe_losses(done), f"written to {folder}: curves.csv, curves.png, curves.svg")
     if done.plain.stopped or not done.differences:
         return NOTHING_PROVED
     return FAILED if done.in_backward.stopped or not done.within_noise else OK
@@ -158,6 +162,21 @@ def _folder(name: str) -> Path:
         mend = "name a folder that may be written"
         raise WrongInput(f"--out cannot write into {name!r}: {error.strerror}; {mend}") from error
     return Path(name)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Refuse a folder that another run is writing into; a kill lets go of it, too."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system that has no locks
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise WrongInput(f"--out {str(folder)!r}: another run is writing there; give another folder") from None
+        yield
+    finally:
+        os.close(opened)
 
 
 def _key(arguments: argparse.Namespace, target: str, text: Tensor) -> dict[str, Any]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +38,17 @@ def memory(arguments: argparse.Namespace) -> int:
     from inbackward.report.plots import save_figure
 
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(sys.stderr):
             warnings.simplefilter("ignore")
             found = simulate_memory(build, setup, implementation)
     except (Exception, SystemExit) as error:  # the model and the implementation are the person's own code
         raise WrongInput(f"{arguments.model} cannot be simulated: {quote(error)}{_mend(error)}") from error
     title = _title(arguments, setup)
+    print(title, *_lines(found), sep="\n", flush=True)  # a full disk must not cost the figures
     if arguments.json:
         write_json(arguments.json, {"run": title, **found.to_json()})
     if arguments.plot:
         save_figure(Path(arguments.plot), draw_memory, found, title, size=SIZE)
-    print(title, *_lines(found), sep="\n")
     return OK
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,11 @@ class Checkpoint:
         Raises:
             OSError: the file cannot be written.
         """
+        content = io.BytesIO()  # into a file of its own, torch.save tells a full disk by a RuntimeError
+        torch.save({"run": self.key, "state": state}, content)
         temporary = self.path.with_name(f".{NAME}.tmp")
         try:
-            torch.save({"run": self.key, "state": state}, temporary)
+            temporary.write_bytes(content.getbuffer())
             os.replace(temporary, self.path)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -32,16 +32,16 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         OSError: the file cannot be written.
     """
     path = Path(path)
-    if _written_in_place(path):
-        path.write_bytes(content)
-        return
-    temporary = _beside(path)
+    temporary = path if _written_in_place(path) else _beside(path)
     try:
         temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        if temporary != path:
+            os.replace(temporary, path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk names no file
+    finally:
+        if temporary != path:
+            temporary.unlink(missing_ok=True)
 
 
 def require_writable(path: str | Path) -> None:
