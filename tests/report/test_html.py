@@ -131,6 +131,15 @@ def test_a_curve_that_ends_says_why():
     assert "The implementation stopped after 3 iterations: KeyError: &#39;x&#39;" in text
 
 
+@pytest.mark.parametrize(("loss", "name"), [(float("nan"), "nan"), (float("inf"), "inf")])
+def test_a_loss_that_no_curve_shows_is_told(loss, name):
+    gone = Curve(losses=(*CURVES.plain.losses[:60], *[loss] * 40))
+    parted = Curves(iterations=100, plain=CURVES.plain, in_backward=gone, noise=CURVES.noise)
+    text = page(showcase=Showcase(curves=parted, optimizer="SGD"))
+    assert f"In iteration 60 the loss is {name}; in the usual loop it is 3.2." in text
+    assert text.count("difference in noise units (limit 8; off the scale in 40 of 100)") == 2
+
+
 def test_a_showcase_travels_as_plain_data():
     for showcase in (SHOWCASE, Showcase(why_not="no")):
         assert Showcase.from_plain(showcase.plain()) == showcase

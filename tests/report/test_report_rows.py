@@ -102,6 +102,14 @@ def test_every_requirement_is_counted_once():
     assert counts["unobserved"] == 13
 
 
+def test_scenarios_that_nobody_is_held_to_are_told_under_whatever_strategy():
+    alone, spread = outcome(Verdict.EQUIVALENT), outcome(Verdict.UNSUPPORTED, message="freed")
+    rows = [row(result(alone)), row(result(alone, spread))]
+    for order in (rows, rows[::-1]):
+        (entry,) = report("mine:Mine", 0, order)["requirements"]
+        assert [left["reason"] for left in entry["scenarios_unsupported"]] == ["freed"]
+
+
 def test_a_replay_starts_from_the_decisive_scenario():
     worst = outcome(Verdict.BROKEN, divergence=EXACT, message="x", traceback="Traceback")
     found = row(result(failing(), worst, failing()))

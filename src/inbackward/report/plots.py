@@ -91,7 +91,9 @@ def _differences(axes: Axes, curves: Curves) -> None:
     axes.plot(range(len(shown)), shown, color=IN_BACKWARD, linewidth=1.3)
     if in_units:
         axes.axhline(LIMIT, color=LIMIT_LINE, linewidth=1.0, linestyle=(0, (4, 3)))
-        axes.set_title(f"difference in noise units (limit {LIMIT:g})")
+        left_out = sum(value != value for value in shown)
+        off = f"; off the scale in {left_out} of {len(shown)}" if left_out else ""
+        axes.set_title(f"difference in noise units (limit {LIMIT:g}{off})")
         axes.set_yscale("symlog", linthresh=LIMIT)
         axes.set_ylim(-LIMIT / 16, max([4 * LIMIT, *(2 * value for value in shown if value == value)]))
         axes.set_yticks([0, LIMIT, *(10.0**k for k in range(2, 31, 2) if 10.0**k < axes.get_ylim()[1])])

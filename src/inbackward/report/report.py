@@ -142,7 +142,11 @@ def _merged(rows: Sequence[Row]) -> Row:
             **decisive.entry,
             "by_strategy": {s: verdict for entry in entries for s, verdict in entry["by_strategy"].items()},
             "scenarios": sum(entry["scenarios"] for entry in entries),
-            "scenarios_not_run": [left for entry in entries for left in entry["scenarios_not_run"]],
+            **{
+                key: [left for entry in entries for left in entry.get(key, [])]
+                for key in ("scenarios_not_run", "scenarios_unsupported")
+                if any(key in entry for entry in entries)
+            },
             "seconds": round(sum(entry["seconds"] for entry in entries), 3),
         },
         counts={key: sum(r.counts[key] for r in rows) for key in decisive.counts},
