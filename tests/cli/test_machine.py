@@ -58,11 +58,21 @@ def test_a_disk_that_fills_costs_the_file_not_the_report(command):
 
 
 @needs_full
-def test_a_disk_that_fills_costs_the_figures_of_the_memory_nothing(command):
-    ran = command("memory", "--model", "mine:small", "--json", FULL)
+@pytest.mark.parametrize(
+    ("line", "file", "said"),
+    [
+        ("memory --model mine:small --json full", "full", "\nsaved: "),
+        ("selfcheck --only wrong-sign --json full", "full", "\nfaults:  1 run: 1 caught, "),
+        ("curves --iterations 3 --model mine:small --out .", "curves.csv", "\nNo bit of any loss differs, in 3 "),
+    ],
+    ids=["memory", "selfcheck", "curves"],
+)
+def test_a_disk_that_fills_does_not_cost_what_was_found(command, project, line, file, said):
+    (project / file).symlink_to(FULL)
+    ran = command(*line.split())
     assert ran.status == 3
-    assert ran.line == "this machine failed: [Errno 28] No space left on device: '/dev/full'"
-    assert "\nsaved: " in ran.out
+    assert ran.line == f"this machine failed: [Errno 28] No space left on device: '{file}'"
+    assert said in ran.out
 
 
 @needs_full

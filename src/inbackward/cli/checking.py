@@ -50,9 +50,9 @@ def selfcheck(arguments: argparse.Namespace) -> int:
                 screen.running(len(done), total, check.name)
     finally:
         screen.erase()
+    screen.print("", *checks.render_summary(done))
     if arguments.json is not None:
         r.write_json(arguments.json, checks.document(done))
-    screen.print("", *checks.render_summary(done))
     if any(check.wrong for check in done):
         return FAILED
     return OK if any(check.found in ("caught", "held") for check in done) else NOTHING_PROVED

@@ -64,13 +64,14 @@ def curves(arguments: argparse.Namespace) -> int:
             raise WrongInput(f"{target} cannot be trained: {reason}") from reason
         finally:
             screen.erase()
+        screen.print("", describe_losses(done))
         r.write_text(folder / "curves.csv", _table(done))
         for name in ("curves.png", "curves.svg"):
             save_figure(folder / name, draw_losses, done)
         for sink in sinks:
             sink.write(r.Log(target=target, curves=done))
         kept.remove()
-        screen.print("", describe_losses(done), f"written to {folder}: curves.csv, curves.png, curves.svg")
+        screen.print(f"written to {folder}: curves.csv, curves.png, curves.svg")
     if done.plain.stopped or not done.differences:
         return NOTHING_PROVED
     return FAILED if done.in_backward.stopped or not done.within_noise else OK
