@@ -64,6 +64,15 @@ def test_a_loop_that_raises(curves, project):
     assert "stopped after 3 iterations: ValueError: not today. No bit of any loss differs, in 3 iterations." in ran.out
     rows = rows_of(project / "curves")
     assert [bool(row["in_backward"]) for row in rows] == [True] * 3 + [False] * 9
+    assert [row["noise_units"] for row in rows] == ["0.0"] * 3 + [""] * 9
+    assert "more runs" not in ran.out
+
+
+def test_a_loop_that_raises_at_once(curves):
+    ran = curves("mine:Raises", *SHORT)
+    assert ran.status == 1
+    assert "stopped after 0 iterations: ValueError: not today. No iteration can be compared." in ran.out
+    assert "the losses differ" not in ran.out
 
 
 def test_what_has_no_state_dict_is_told_so(curves):
@@ -149,7 +158,6 @@ def test_differences_and_their_units():
     assert both.ratios[2:] == (0.0, inf, inf)
     assert not both.within_noise
     assert both.farthest in (3, 4)
-    assert not both.same
 
 
 def test_a_loss_by_chance_near_its_disturbed_ones_is_no_unit():

@@ -87,6 +87,7 @@ CASES = {
     "--model models:narrow": f"models:narrow {SIMULATED} RuntimeError: a and b must have same reduction dim",
     "--model models:reads": f"models:reads {SIMULATED} DataDependentOutputException: aten._local_scalar_dense.default; "
     "it reads a number, and simulated tensors have none: inbackward.measure.observe_memory runs for real",
+    "mine:Raises --model models:good": f"models:good, stepped by mine:Raises, {SIMULATED} ValueError: not today",
     "--dtype int4": "argument --dtype: invalid choice: 'int4' (choose from ",
     "--world-size 0": "argument --world-size: 0 is below 1; see 'inbackward memory --help'",
     "--strategy fsdp2 --world-size 4097": "the world size is 4097; it must be at most 4096",

@@ -72,7 +72,7 @@ def curves(arguments: argparse.Namespace) -> int:
             sink.write(r.Log(target=target, curves=done))
         kept.remove()
         screen.print(f"written to {folder}: curves.csv, curves.png, curves.svg")
-    if done.plain.stopped or not done.differences:
+    if done.plain.stopped:
         return NOTHING_PROVED
     return FAILED if done.in_backward.stopped or not done.within_noise else OK
 

@@ -42,7 +42,8 @@ def memory(arguments: argparse.Namespace) -> int:
             warnings.simplefilter("ignore")
             found = simulate_memory(build, setup, implementation)
     except (Exception, SystemExit) as error:  # the model and the implementation are the person's own code
-        raise WrongInput(f"{arguments.model} cannot be simulated: {quote(error)}{_mend(error)}") from error
+        by = f", stepped by {arguments.target}," if arguments.target else ""
+        raise WrongInput(f"{arguments.model}{by} cannot be simulated: {quote(error)}{_mend(error)}") from error
     title = _title(arguments, setup)
     print(title, *_lines(found), sep="\n", flush=True)  # a full disk must not cost the figures
     if arguments.json:

@@ -47,11 +47,6 @@ class Curves:
         pairs = zip(self.plain.losses, self.in_backward.losses)
         return tuple(0.0 if _same(a, b) else b - a for a, b in pairs)
 
-    @property
-    def same(self) -> bool:
-        """Whether no bit of any loss differs, over the whole run."""
-        return not any(self.differences) and len(self.plain.losses) == len(self.in_backward.losses)
-
     @cached_property
     def ratios(self) -> tuple[float, ...]:
         """The differences over the reference's own noise: up to 8 is rounding. None where it was not measured.
@@ -60,7 +55,7 @@ class Curves:
         and of hundreds some would be far from the reference where all four disturbed ones happen to be near it.
         """
         if not self.noise:
-            return tuple(0.0 for _ in self.differences) if self.same else ()
+            return () if any(self.differences) else self.differences
         return tuple(self._ratio(iteration) for iteration in range(len(self.differences)))
 
     def _ratio(self, iteration: int) -> float:

@@ -105,7 +105,7 @@ def train_both(
             keeps = keeps and put_by()
             progress.reached(plain.curve, in_backward.curve)
         curves = Curves(iterations=scenario.iterations, plain=plain.curve, in_backward=in_backward.curve)
-        missing = RUNS - len(noise) if not curves.same and not plain.stopped else 0
+        missing = RUNS - len(noise) if any(curves.differences) and not plain.stopped else 0
         if missing:
             progress.differs(missing)
         for _ in range(missing):

@@ -37,7 +37,6 @@ from inbackward.training import (
 )
 from inbackward.training.remembering import reference_run
 from inbackward.training.reshard import resharding
-from inbackward.wording import said
 
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
 
@@ -230,7 +229,7 @@ def _no_refusal(
     quoted = quote(error)
     if not scenario.may_refuse:
         return quoted
-    if not isinstance(error, (*REFUSALS, *implementation.refusals)) or not said(error).strip():
+    if not isinstance(error, (*REFUSALS, *implementation.refusals)) or not quoted.partition(": ")[2]:
         return quoted
     if candidate.aftermath is None or done > len(reference.records) or compare(candidate, reference).mismatches:
         return f"{quoted}, but only after numbers had changed"

@@ -85,15 +85,13 @@ def draw_losses(figure: Figure, curves: Curves) -> None:
 
 
 def _differences(axes: Axes, curves: Curves) -> None:
-    in_units = curves.same or bool(curves.ratios)
+    in_units = bool(curves.ratios)
     values = curves.ratios if in_units else [abs(d) for d in curves.differences]
     shown = [value if value < 1e30 else float("nan") for value in values]
     axes.plot(range(len(shown)), shown, color=IN_BACKWARD, linewidth=1.3)
     if in_units:
         axes.axhline(LIMIT, color=LIMIT_LINE, linewidth=1.0, linestyle=(0, (4, 3)))
-        left_out = sum(value != value for value in shown)
-        off = f"; off the scale in {left_out} of {len(shown)}" if left_out else ""
-        axes.set_title(f"difference in noise units (limit {LIMIT:g}{off})")
+        axes.set_title(f"difference in noise units (limit {LIMIT:g})")
         axes.set_yscale("symlog", linthresh=LIMIT)
         axes.set_ylim(-LIMIT / 16, max([4 * LIMIT, *(2 * value for value in shown if value == value)]))
         axes.set_yticks([0, LIMIT, *(10.0**k for k in range(2, 31, 2) if 10.0**k < axes.get_ylim()[1])])

@@ -126,7 +126,11 @@ def describe_losses(curves: Curves) -> str:
         return said + f"No bit of any loss differs, in {len(curves.differences)} iterations."
     if not math.isfinite(curves.differences[at]):
         plain, in_backward = curves.plain.losses[at], curves.in_backward.losses[at]
-        return said + f"In iteration {at} the loss is {in_backward:.3g}; in the usual loop it is {plain:.3g}."
+        hidden = sum(not math.isfinite(difference) for difference in curves.differences)
+        return said + (
+            f"In iteration {at} the loss is {in_backward:.3g}; in the usual loop it is {plain:.3g}. The curves cannot "
+            f"show {hidden} of {len(curves.differences)} iterations."
+        )
     ratio = f", {curves.ratios[at]:.3g} times the noise floor" if curves.ratios else ""
     return said + (
         f"The losses are farthest apart in iteration {at}, by {abs(curves.differences[at]):.3g}{ratio}; "
