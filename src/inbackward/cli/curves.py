@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import math
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, closing, contextmanager, redirect_stdout, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,16 +167,17 @@ def _folder(name: str) -> Path:
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Refuse a folder that another run is writing into; a kill lets go of it, too."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system that has no locks
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):  # Windows, or a file system without locks
+            import fcntl
+
+            opened = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, opened)
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise WrongInput(f"--out {str(folder)!r}: another run is writing there; give another folder") from None
         yield
-    finally:
-        os.close(opened)
 
 
 def _key(arguments: argparse.Namespace, target: str, text: Tensor) -> dict[str, Any]:
