@@ -204,14 +204,24 @@ def test_list_unsupported_of_nothing(command):
     assert command("verify", "--only", "rng", "--list-unsupported").out.endswith("unsupported={\n}\n")
 
 
-def test_a_plain_optimizer_that_couples_its_parameters(command, project):
-    ran = command("verify", "--optimizer", "mine:Coupled", "--only", "plain", "--json", "report.json")
+def test_a_plain_optimizer_that_couples_its_parameters(command):
+    ran = command("verify", "--optimizer", "mine:Coupled", "--only", "plain")
+    assert ran.status == 2
+    assert ran.err == (
+        "inbackward: error: --optimizer mine:Coupled: Coupled cannot step inside backward(), as its parameters depend "
+        "on each other: tried on three small ones, it updates them otherwise one after the other than all at once; use it "
+        "as a plain optimizer\n"
+    )
+
+
+def test_one_that_does_so_only_later(command, project):
+    ran = command("verify", "--optimizer", "mine:CoupledAtLast", "--only", "plain", "--json", "report.json")
     document = report_of(project / "report.json")
     assert ran.status == 1
-    assert document["target"] == "inbackward:OptimizerInBackward over mine:Coupled"
-    assert document["requirements"][0]["divergence"]["iteration"] == 0
+    assert document["target"] == "inbackward:OptimizerInBackward over mine:CoupledAtLast"
+    assert document["requirements"][0]["divergence"]["iteration"] == 3
     replay = document["requirements"][0]["replay"]
-    assert replay == "inbackward replay .inbackward/plain-llama-coupled.json --optimizer mine:Coupled"
+    assert replay == "inbackward replay .inbackward/plain-long-coupledatlast.json --optimizer mine:CoupledAtLast"
     assert command(*replay.split()[1:]).status == 1
 
 

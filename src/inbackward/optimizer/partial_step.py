@@ -34,12 +34,11 @@ class PartialStep:
             keeps a list with one entry a group, or has the first group speak for all. Else it sees no such groups.
     """
 
-    def __init__(self, inner: Optimizer, in_places: bool) -> None:
+    def __init__(self, inner: Optimizer, in_places: bool = False) -> None:
         self._inner = inner
         self._in_places = in_places
         self._places: dict[int, list[tuple[int, int]]] = {}
         self._own = OwnValues(inner)
-        self.settle = self._own.settle
 
     def step(self, parameters: Sequence[Tensor]) -> None:
         """Update the parameters and free their gradients.
@@ -54,6 +53,10 @@ class PartialStep:
         for group in narrowed.values():
             for p in group["params"]:
                 p.grad = None
+
+    def settle(self) -> None:
+        """Let the optimizer have what it wrote of its own since the last time."""
+        self._own.settle()
 
     def step_rest(self, updated: Container[int]) -> None:
         """What the plain `step()` does for groups without a gradient: nothing, or it counts the call.

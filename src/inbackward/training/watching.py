@@ -50,7 +50,8 @@ class GradientWatch:
     def reset(self) -> None:
         """Begin a new iteration."""
         self._unfreeze()
-        self._outside.trace()
+        if self._copies:
+            self._outside.trace()
         self.peak = 0
         self._iteration += 1
 
