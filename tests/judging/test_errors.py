@@ -102,6 +102,31 @@ def test_whatever_a_message_holds_it_is_a_line(cls: Any, message: str, may_refus
     assert outcome.message.startswith(message)
 
 
+class Unclosable(Right):
+    def close(self) -> None:
+        raise ValueError("it is stuck")
+
+
+class HalfBuilt(Right):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("may_refuse", [True, False])
+def test_a_close_that_raises_is_the_implementations_own(may_refuse: bool) -> None:
+    outcome = judged(Unclosable, Scenario(model=SMALL, may_refuse=may_refuse))
+    assert outcome.verdict is Verdict.BROKEN
+    assert outcome.message.startswith("ValueError: it is stuck")
+    assert "in close" in outcome.traceback
+
+
+@pytest.mark.parametrize("may_refuse", [True, False])
+def test_what_raises_wherever_it_is_touched_is_broken_by_the_first(may_refuse: bool) -> None:
+    outcome = judged(HalfBuilt, Scenario(model=SMALL, may_refuse=may_refuse))
+    assert outcome.verdict is Verdict.BROKEN
+    assert outcome.message.startswith("AttributeError: 'HalfBuilt' object has no attribute ")
+
+
 class TakesAnyLr(Right):
     def __init__(self, params: Any, optimizer_cls: Any, **kwargs: Any) -> None:
         super().__init__(params, optimizer_cls, **{**kwargs, "lr": abs(kwargs["lr"])})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -120,8 +121,9 @@ class Loop:
         }
 
     def close(self) -> None:
-        """Let go of the model."""
-        self.driver.release()
+        """Let go of the model; the losses are there, whatever the implementation's ``close()`` may raise."""
+        with suppress(Exception, SystemExit):
+            self.driver.release()
 
 
 def _generators() -> dict[str, Any]:

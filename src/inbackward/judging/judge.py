@@ -231,7 +231,9 @@ def _no_refusal(
         return quoted
     if not isinstance(error, (*REFUSALS, *implementation.refusals)) or not quoted.partition(": ")[2]:
         return quoted
-    if candidate.aftermath is None or done > len(reference.records) or compare(candidate, reference).mismatches:
+    if candidate.aftermath is None:
+        return f"{quoted}, and what it left cannot be read"
+    if done > len(reference.records) or compare(candidate, reference).mismatches:
         return f"{quoted}, but only after numbers had changed"
     allowed = [reference.records[done - 1] if done else reference.initial]
     if scenario.at(done, SecondBackward):  # raised in the second backward: exactly one reference iteration on

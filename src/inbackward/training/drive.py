@@ -99,13 +99,31 @@ def drive(
         except (KeyboardInterrupt, NotRun):
             raise
         except BaseException as error:  # an implementation may raise anything, SystemExit included
-            trace.traceback = "".join(traceback.format_exception(error))
-            trace.error = error.with_traceback(None)
+            _note(trace, error)
             trace.optimizer_built = driver.handle is not None
-            trace.aftermath = driver.record() if driver.handle is not None else _model_alone(driver.setting)
+            with _noting(trace):  # what is half built may raise again where it is read
+                trace.aftermath = driver.record() if driver.handle is not None else _model_alone(driver.setting)
         finally:
-            driver.release()
+            with _noting(trace):
+                driver.release()
     return trace
+
+
+def _note(trace: Trace, error: BaseException) -> None:
+    """The exception that ended a run; one that comes after it says less."""
+    if trace.error is None:
+        trace.traceback = "".join(traceback.format_exception(error))
+        trace.error = error.with_traceback(None)
+
+
+@contextmanager
+def _noting(trace: Trace) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, NotRun):
+        raise
+    except BaseException as error:
+        _note(trace, error)
 
 
 def begin(driver: Driver) -> None:

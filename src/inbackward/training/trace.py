@@ -80,7 +80,8 @@ class Trace:
         records: one a completed iteration.
         saved: what was found at every save.
         error: the exception that ended the run early, or ``None``.
-        aftermath: what stood when it was raised; ``state`` only where the optimizer existed.
+        aftermath: what stood when it was raised; ``state`` only where the optimizer existed. ``None``: it cannot
+            be read, or it was ``close()`` that raised.
         traceback: its traceback, as text.
         replicas: parameter name to what tells its parts apart: ranks with the same answer hold the same part.
         optimizer_built: whether the optimizer existed when the error was raised.
