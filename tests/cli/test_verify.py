@@ -209,8 +209,8 @@ def test_a_plain_optimizer_that_couples_its_parameters(command):
     assert ran.status == 2
     assert ran.err == (
         "inbackward: error: --optimizer mine:Coupled: Coupled cannot step inside backward(), as its parameters depend "
-        "on each other: tried on three small ones, it updates them otherwise one after the other than all at once; use it "
-        "as a plain optimizer\n"
+        "on each other: tried on three small ones, it updates them otherwise one after the other than all at once; "
+        "use it as a plain optimizer\n"
     )
 
 
