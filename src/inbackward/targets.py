@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from inbackward.wording import one_line, said
+from inbackward.wording import named, one_line
 
 DEFAULT = "inbackward:OptimizerInBackward"
 
@@ -37,10 +37,9 @@ def load(path: str, what: str = "the target", search: Sequence[str | Path] = ())
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # an import runs the user's code, which may raise anything, or exit
-        cause = one_line(said(error))
         missing = isinstance(error, ModuleNotFoundError) and error.name in (module_name, module_name.partition(".")[0])
         mend = "; run where it can be imported from, or install it" if missing else ""
-        raise ValueError(f"{what} {path!r} does not import: {type(error).__name__}: {cause}{mend}") from error
+        raise ValueError(f"{what} {path!r} does not import: {one_line(named(error))}{mend}") from error
     try:
         return reduce(getattr, attribute.split("."), module)
     except AttributeError:
@@ -48,4 +47,4 @@ def load(path: str, what: str = "the target", search: Sequence[str | Path] = ())
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{what} {path!r}: module {module_name} has no attribute {attribute!r}{hint}") from None
     except Exception as error:  # a module's own __getattr__
-        raise ValueError(f"{what} {path!r} cannot be had: {type(error).__name__}: {one_line(said(error))}") from error
+        raise ValueError(f"{what} {path!r} cannot be had: {one_line(named(error))}") from error

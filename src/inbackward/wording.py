@@ -24,3 +24,8 @@ def said(error: BaseException) -> str:
         return str(error)
     except Exception as raised:
         return f"its message cannot be had: {type(raised).__name__}"
+
+
+def named(error: BaseException) -> str:
+    """The exception as a person would meet it: its class and its message."""
+    return f"{type(error).__name__}: {said(error)}"

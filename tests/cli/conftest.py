@@ -83,6 +83,12 @@ class Later(OptimizerInBackward):
         return super().step(closure)
 
 
+class Unclosable(OptimizerInBackward):
+    def close(self):
+        super().close()
+        raise ValueError("it is stuck")
+
+
 class Coupled(torch.optim.SGD):
     def __init__(self, params, lr=0.1):
         super().__init__(params, lr=lr)

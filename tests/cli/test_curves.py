@@ -68,6 +68,12 @@ def test_a_loop_that_raises(curves, project):
     assert "more runs" not in ran.out
 
 
+def test_what_a_close_raises_costs_no_curve(curves, project):
+    ran = curves("mine:Unclosable", *SHORT)
+    assert (ran.status, ran.err) == (0, "")
+    assert len(rows_of(project / "curves")) == 12
+
+
 def test_a_loop_that_raises_at_once(curves):
     ran = curves("mine:Raises", *SHORT)
     assert ran.status == 1

@@ -31,25 +31,19 @@ class StateAnew(torch.optim.Optimizer):
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
-                    momentum: Tensor = self.state[p].get("momentum", torch.zeros_like(p))
-                    self.state[p]["momentum"] = 0.9 * momentum + p.grad
-                    p.sub_(self.state[p]["momentum"], alpha=group["lr"])
+                    momentum = 0.9 * self.state[p].get("momentum", 0.0) + self.kept(p.grad)
+                    self.state[p]["momentum"] = momentum
+                    p.sub_(torch.as_tensor(momentum), alpha=group["lr"])
+
+    def kept(self, gradient: Tensor) -> Any:
+        return gradient
 
 
-class StateInNumPy(torch.optim.Optimizer):
+class StateInNumPy(StateAnew):
     """Its momentum is a NumPy array, another one after each step."""
 
-    def __init__(self, params: Any, lr: float = 0.1) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is not None:
-                    momentum = 0.9 * self.state[p].get("momentum", 0.0) + p.grad.numpy()
-                    self.state[p]["momentum"] = momentum
-                    p.sub_(torch.from_numpy(momentum), alpha=group["lr"])
+    def kept(self, gradient: Tensor) -> Any:
+        return gradient.numpy()
 
 
 class Opaque:

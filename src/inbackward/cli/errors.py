@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from inbackward.wording import one_line, said
+from inbackward.wording import one_line
 
 OK, FAILED, WRONG_INPUT, NOTHING_PROVED, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 
@@ -22,11 +22,6 @@ def wrong_input() -> Iterator[None]:
         yield
     except (ValueError, TypeError) as error:
         raise WrongInput(str(error)) from error
-
-
-def quote(error: BaseException) -> str:
-    """The exception as a person would meet it."""
-    return f"{type(error).__name__}: {said(error)}"
 
 
 def say(message: str, status: int) -> int:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inbackward import targets
-from inbackward.cli.errors import WrongInput, quote, wrong_input
+from inbackward.cli.errors import WrongInput, wrong_input
+from inbackward.wording import named
 
 if TYPE_CHECKING:
     import torch
@@ -100,7 +101,7 @@ def _require_trainable(model: ModelConfig, device: torch.device) -> None:
         raised = error
     if raised is not None:
         wanted = "it must map int64 tokens (batch, time) to logits (batch, time, at least 256)"
-        raise WrongInput(f"--model {model.factory} cannot be trained: {quote(raised)}; {wanted}")
+        raise WrongInput(f"--model {model.factory} cannot be trained: {named(raised)}; {wanted}")
     losses = [record.loss.item() for record in first.records if record.loss is not None]
     if not all(math.isfinite(loss) for loss in losses):
         mend = "mend that first: what is NaN in both loops looks equal"
@@ -122,7 +123,7 @@ def require_model(config: ModelConfig, what: str) -> None:
     try:
         build_model(config, 0, torch.float32)
     except (Exception, SystemExit) as error:  # a factory is the person's own code
-        raise WrongInput(f"{what} {config.factory} cannot be built: {quote(error)}") from error
+        raise WrongInput(f"{what} {config.factory} cannot be built: {named(error)}") from error
 
 
 def require_writable(option: str, path: str) -> None:

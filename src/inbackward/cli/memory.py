@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inbackward import targets
-from inbackward.cli.errors import OK, WrongInput, quote, wrong_input
+from inbackward.cli.errors import OK, WrongInput, wrong_input
 from inbackward.cli.inputs import of_target, require_writable
 from inbackward.extras import require_extra
+from inbackward.wording import named
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +44,7 @@ def memory(arguments: argparse.Namespace) -> int:
             found = simulate_memory(build, setup, implementation)
     except (Exception, SystemExit) as error:  # the model and the implementation are the person's own code
         by = f", stepped by {arguments.target}," if arguments.target else ""
-        raise WrongInput(f"{arguments.model}{by} cannot be simulated: {quote(error)}{_mend(error)}") from error
+        raise WrongInput(f"{arguments.model}{by} cannot be simulated: {named(error)}{_mend(error)}") from error
     title = _title(arguments, setup)
     print(title, *_lines(found), sep="\n", flush=True)  # a full disk must not cost the figures
     if arguments.json:

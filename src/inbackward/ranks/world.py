@@ -14,7 +14,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from inbackward.ranks.connections import open_sockets, shut_down_since
 from inbackward.training import PATIENCE, World
-from inbackward.wording import said
+from inbackward.wording import named
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class StoreWorld(World):
     def settle(self, error: BaseException | None) -> frozenset[int]:
         if error is not None:
             self.leave()
-        errors = self.share("" if error is None else f"{type(error).__name__}: {said(error)}")
+        errors = self.share("" if error is None else named(error))
         failed = {rank: text for rank, text in enumerate(errors) if text}
         if failed:
             self.leave()

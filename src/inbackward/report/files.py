@@ -32,16 +32,22 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         OSError: the file cannot be written.
     """
     path = Path(path)
-    temporary = path if _written_in_place(path) else _beside(path)
     try:
-        temporary.write_bytes(content)
-        if temporary != path:
-            os.replace(temporary, path)
+        if _written_in_place(path):
+            path.write_bytes(content)
+        else:
+            _replace(path, content)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk names no file
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = _beside(path)
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
     finally:
-        if temporary != path:
-            temporary.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def require_writable(path: str | Path) -> None:

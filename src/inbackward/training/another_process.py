@@ -22,7 +22,7 @@ from inbackward.training.new_process import run
 from inbackward.training.resume import go_on, load_both
 from inbackward.training.setting import Condition, NotRun, Setting
 from inbackward.training.trace import Record
-from inbackward.wording import said
+from inbackward.wording import named, said
 
 CANNOT_IMPORT = 3
 
@@ -66,7 +66,7 @@ def main(folder: Path) -> int:
     try:
         implementation, scenario, device, event, condition = pickle.loads((folder / "task").read_bytes())
     except Exception as error:  # importing runs the user's code, which may raise anything
-        print(f"{type(error).__name__}: {said(error)}", file=sys.stderr)
+        print(named(error), file=sys.stderr)
         return CANNOT_IMPORT
     torch.set_num_threads(1)
     records = _second_half(implementation, scenario, torch.device(device), event, condition, folder / "checkpoint")

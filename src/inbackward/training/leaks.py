@@ -49,8 +49,10 @@ def _growth(implementation: Implementation, scenario: Scenario, device: torch.de
             a, b = getattr(early, what), getattr(late, what)
             if a != b:
                 return f"{what}: {a} after {WARM_UP} iterations, {b} after {LAST}"
-        if (grown := _grown(half, late)) and (grown := grown & _grown(late, after(LAST, LONGER))):
-            what = min(grown)
+        grown = _grown(half, late)
+        if grown:
+            grown &= _grown(late, after(LAST, LONGER))
+        for what in sorted(grown):
             return f"{what}: {getattr(half, what)} after {HALF} iterations, {getattr(late, what)} after {LAST}"
         return ""
     finally:

@@ -16,7 +16,7 @@ from inbackward.training.driver import Driver
 from inbackward.training.parallel import local, shared_folder
 from inbackward.training.setting import NotRun
 from inbackward.training.trace import SavedState
-from inbackward.wording import printable, said
+from inbackward.wording import named, printable
 
 # A route saves at once and returns the function that loads into another driver.
 Load = Callable[[Driver], None]
@@ -139,7 +139,7 @@ def _memory(x: Tensor) -> int:
 
 def first_line(error: BaseException) -> str:
     """The exception in one line, without the colours that torch puts into some."""
-    return printable(f"{type(error).__name__}: {said(error)}".splitlines()[0])
+    return printable(named(error).splitlines()[0])
 
 
 def _foreign(value: Any, where: str, parameters: set[nn.Parameter]) -> Iterator[str]:
