@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy
@@ -158,9 +159,66 @@ class Squares(torch.optim.SGD):
         super().step()
 
 
-@pytest.mark.parametrize("cls", [ClipsAll, HardlyCoupled, WhereTheyAreTiny, OnceTrainIsCalled, CountsParameters])
+class UsesTheLastNorm(torch.optim.SGD):
+    """Which is of another parameter in a backward, that begins with the last."""
+
+    norm = 1.0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        before = self.norm
+        super().step()
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            p.mul_(1 - 0.01 / (1 + before))
+            self.norm = float(p.grad.norm())
+
+
+class CountsDeepInside(torch.optim.SGD):
+    """In a container, and heeds it later only."""
+
+    place = ""
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.info: Any = {"calls": [0]}
+        if self.place == "state":
+            self.info = self.state["info"] = {"calls": [0]}  # type: ignore[index]
+        if self.place == "group":
+            self.info = self.param_groups[0].setdefault("info", {"calls": [0]})
+        if self.place == "tensor":
+            self.info = torch.zeros(3)
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        if self.place == "tensor":
+            self.info += 1
+        else:
+            (self.param_groups[0] if self.place == "group" else vars(self))["info"]["calls"][0] += 1
+
+
+@pytest.mark.parametrize("cls", [ClipsAll, HardlyCoupled, WhereTheyAreTiny, OnceTrainIsCalled])
 def test_all_at_once_is_compared_with_one_after_the_other(cls: Any) -> None:
     with pytest.raises(ValueError, match="it updates them otherwise one after the other than all at once; use it"):
+        OptimizerInBackward(build().parameters(), cls, lr=0.1)
+
+
+def test_the_last_first_is_an_order_too() -> None:
+    with pytest.raises(ValueError, match="it updates them otherwise one after the other, the last first, than all at"):
+        OptimizerInBackward(build().parameters(), UsesTheLastNorm, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("cls", "what"),
+    [
+        (CountsParameters, "group entry 'count'"),
+        (CountsDeepInside, "attribute 'info'"),
+        (type("OfState", (CountsDeepInside,), {"place": "state"}), "state entry 'info'"),
+        (type("OfGroup", (CountsDeepInside,), {"place": "group"}), "group entry 'info'"),
+        (type("OfTensor", (CountsDeepInside,), {"place": "tensor"}), "attribute 'info'"),
+    ],
+)
+def test_so_is_what_it_keeps(cls: Any, what: str) -> None:
+    with pytest.raises(ValueError, match=f"it writes another {what} when it updates them one after the other than all"):
         OptimizerInBackward(build().parameters(), cls, lr=0.1)
 
 
@@ -189,10 +247,10 @@ def test_it_is_tried_with_groups_like_those_that_there_are(monkeypatch: pytest.M
     groups = [{"params": [p], "lr": lr} for p, lr in zip(model.block.parameters(), (0.2, 0.3), strict=True)]
     monkeypatch.setattr(Listens, "seen", [])
     OptimizerInBackward([*groups, {"params": [model.scale], "lr": 0.4}], Listens, lr=0.1)
-    assert Listens.seen == [[(1, 0.2), (1, 0.3), (1, 0.4)], *[[(2, 0.2), (1, 0.4)]] * 3]
+    assert Listens.seen == [[(1, 0.2), (1, 0.3), (1, 0.4)], *[[(2, 0.2), (1, 0.4)]] * 4]
     monkeypatch.setattr(Listens, "seen", [])
     OptimizerInBackward([{"params": model.branch.parameters(), "lr": 0.5}], Listens, lr=0.1)
-    assert Listens.seen == [[(2, 0.5)], *[[(3, 0.5)]] * 3]
+    assert Listens.seen == [[(2, 0.5)], *[[(3, 0.5)]] * 4]
 
 
 class TakesNoGroups(ClipsAll):
@@ -212,24 +270,98 @@ def test_what_cannot_be_tried_on_two_small_parameters_is_let_through(cls: Any) -
     OptimizerInBackward(nn.Linear(4, 4, bias=False).parameters(), cls, lr=0.1)
 
 
-def test_trying_leaves_no_trace() -> None:
-    built: list[Any] = []
+class WithFriends(torch.optim.SGD):
+    """Is given what is the user's, and uses it up."""
 
-    def factory(params: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        built.append(torch.optim.SGD(params, **kwargs))
-        return built[-1]
+    built = 0
 
-    model, seen = build(), []
+    def __init__(self, params: Any, friend: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.friend = friend
+        type(self).built += 1
+        print("built")
+        if isinstance(friend, nn.Module):
+            friend.register_forward_hook(lambda *_: None)
+        if isinstance(friend, torch.Generator):
+            torch.rand(1, generator=friend)
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        if isinstance(self.friend, torch.Tensor):
+            self.friend += 1
+        elif callable(self.friend):
+            self.friend("step")
+
+
+def state_of(friend: Any) -> Any:
+    if isinstance(friend, torch.Generator):
+        return friend.get_state().tolist()
+    if isinstance(friend, nn.Module):
+        return len(friend._forward_hooks)
+    return friend.tolist() if isinstance(friend, torch.Tensor) else list(friend)
+
+
+@pytest.mark.parametrize("how", ["class", "partial", "function"])
+@pytest.mark.parametrize("kind", [nn.ReLU, torch.Generator, list, lambda: torch.zeros(())])
+def test_trying_touches_nothing_of_the_users(
+    kind: Any, how: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(WithFriends, "built", 0)
+    friend, alike = kind(), kind()
+    if isinstance(friend, torch.Generator):
+        friend.manual_seed(0), alike.manual_seed(0)
+    given = friend.append if isinstance(friend, list) else friend
+    make = {
+        "class": WithFriends,
+        "partial": partial(WithFriends, friend=given),
+        "function": lambda params, **kwargs: WithFriends(params, given, **kwargs),
+    }[how]
+    OptimizerInBackward(build().parameters(), make, lr=0.1, **({"friend": given} if how == "class" else {}))
+    WithFriends(build().parameters(), alike, lr=0.1)
+    assert state_of(friend) == state_of(alike)
+    assert capsys.readouterr().out == "built\n" * 2
+    assert (WithFriends.built > 2) is (isinstance(friend, torch.Tensor) and how != "function")  # tried on a copy
+
+
+def coupled_from(params: Any, **kwargs: Any) -> torch.optim.Optimizer:
+    return ClipsAll(params, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        coupled_from,
+        partial(coupled_from, momentum=0.9),
+        partial(ClipsAll, momentum=0.9),
+        lambda params, **kwargs: coupled_from(params, **kwargs),
+        lambda params, lr, cls=ClipsAll, wanted=torch.float32: cls(params, lr=torch.tensor(lr, dtype=wanted)),
+    ],
+)
+def test_a_function_of_constants_is_tried(make: Any) -> None:
+    with pytest.raises(ValueError, match="it updates them otherwise one after the other than all at once; use it"):
+        OptimizerInBackward(build().parameters(), make, lr=0.1)
+
+
+class LeavesAtThree(torch.optim.SGD):
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        if len(self.param_groups[0]["params"]) == 3:
+            raise SystemExit("three")
+
+
+def test_what_leaves_when_it_is_tried_is_let_through() -> None:
+    OptimizerInBackward(build().parameters(), LeavesAtThree, lr=0.1)
+
+
+def test_trying_leaves_the_state_empty() -> None:
+    seen: list[Any] = []
     handle = register_optimizer_step_post_hook(lambda *_: seen.append(1))
-    before = torch.get_rng_state()
     try:
-        optimizer = OptimizerInBackward(model.parameters(), factory, lr=0.1, momentum=0.9)
+        optimizer = OptimizerInBackward(build().parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
     finally:
         handle.remove()
-    assert optimizer._inner is built[0]
-    assert not built[0].state
+    assert not optimizer.state
     assert not seen
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 class Draws(torch.optim.SGD):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import numpy
 import pytest
 import torch
-from tests.optimizer.toys import Twins, iterate
+from tests.optimizer.toys import Twins, build, iterate, same, snapshot
 from torch import nn
 
 from inbackward import OptimizerInBackward
@@ -134,3 +135,189 @@ def test_an_attribute_of_the_last_parameter() -> None:
     twins.each(lambda model, optimizer: iterate(model, optimizer, 3))
     twins.check()
     assert twins.optimizer.norm > 0
+
+
+class Warms(torch.optim.SGD):
+    """Counts in one tensor, that is known under several names."""
+
+    def __init__(self, params: Any, where: str = "attribute", **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.where, self.count = where, torch.zeros(())
+        self.defaults["count"] = self.count
+        for group in self.param_groups:
+            group["count"] = self.count  # not setdefault: that of another optimizer may be there
+        self.scale = lambda count=self.count: 1 / (1 + count)
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        if self.where == "data":
+            self.count.data += 1
+        else:
+            {"attribute": self.count, "default": self.defaults["count"]}[self.where].add_(1)
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                p.mul_(1 - 0.01 * group["count"]).mul_(self.scale())
+
+
+@pytest.mark.parametrize("where", ["attribute", "default", "data"])
+def test_a_tensor_that_is_counted_in_place_stays_the_same_one(where: str) -> None:
+    twins = Twins(Warms, groups=two_groups, lr=0.1, where=where)
+    inner: Any = twins.optimizer._inner
+    twins.iterate(5)
+    assert all(group["count"] is inner.count is inner.defaults["count"] for group in inner.param_groups)
+    assert inner.count.item() == 5
+
+
+class WarmsTheUsersLr(torch.optim.SGD):
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["lr"] *= 1.05
+        super().step()
+
+
+def test_the_users_own_tensor_is_read_and_written() -> None:
+    lrs = [torch.tensor(0.05), torch.tensor(0.05)]
+    models = build(), build()
+    optimizers: list[Any] = [
+        WarmsTheUsersLr(models[0].parameters(), lr=lrs[0], foreach=False),
+        OptimizerInBackward(models[1].parameters(), WarmsTheUsersLr, lr=lrs[1], foreach=False),
+    ]
+    for iteration in range(6):
+        for model, optimizer, lr in zip(models, optimizers, lrs, strict=True):
+            iterate(model, optimizer, iteration)
+            if iteration == 3:
+                lr.fill_(0.001)
+        assert same(*(snapshot(m, o) for m, o in zip(models, optimizers, strict=True)))
+    assert lrs[0] == lrs[1] == pytest.approx(0.001 * 1.05**2)
+
+
+class KnowsTheScalar(torch.optim.SGD):
+    """Has a parameter of one number, that it updates, under another name too."""
+
+    where = ""
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        scalar = next(p for group in self.param_groups for p in group["params"] if p.numel() == 1)
+        {"attribute": vars(self), "state": self.state, "group": self.param_groups[0]}[self.where]["scalar"] = scalar
+
+
+@pytest.mark.parametrize("where", ["attribute", "state", "group"])
+def test_a_parameter_of_one_number_is_no_counter(where: str) -> None:
+    kind = type("KnowsTheScalar", (KnowsTheScalar,), {"where": where})
+    models = build(), build()
+    optimizers = kind(models[0].parameters(), lr=0.1), OptimizerInBackward(models[1].parameters(), kind, lr=0.1)
+    before = models[1].scale.item()  # type: ignore[operator]
+    for iteration in range(4):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            iterate(model, optimizer, iteration)
+        assert same(models[0].state_dict(), models[1].state_dict())
+    assert models[1].scale.item() != before  # type: ignore[operator]
+
+
+def decays_lr(optimizer: Any, args: Any, kwargs: Any) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.9
+
+
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_a_hook_of_an_optimizer_of_torch_writes_as_its_class_does(when: str) -> None:
+    def decaying(params: Any, **kwargs: Any) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(params, **kwargs)
+        getattr(optimizer, f"register_step_{when}_hook")(decays_lr)
+        return optimizer
+
+    Twins(decaying, groups=two_groups, lr=0.1).iterate(4)
+
+
+class Writes(torch.optim.SGD):
+    """A new value at each step, under a name that may be new."""
+
+    kind = ""
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.late: Any = None
+        self.mode = "warm"
+        self.calls = 0
+
+    def step(self, closure: Any = None) -> None:
+        assert self.mode == ("warm" if self.calls < 2 else "main")
+        assert self.late == (None if self.calls < 2 else 0.5)
+        super().step()
+        self.calls += 1
+        if self.calls == 2:
+            self.mode, self.late = "main", 0.5
+        for group in self.param_groups:
+            rows = torch.tensor([group["lr"], float("nan")])
+            group["written"] = {"array": rows.numpy(), "tensors": [rows], "number": numpy.float64(0.5)}[self.kind]
+            assert group.pop("first", self.calls) == self.calls
+            group["first"] = self.calls + 1
+
+
+@pytest.mark.parametrize("kind", ["array", "tensors", "number"])
+def test_values_of_any_type(kind: str) -> None:
+    models = build(), build()
+    cls = type("Writes", (Writes,), {"kind": kind})
+    optimizers: list[Any] = [
+        cls(two_groups(models[0]), lr=0.1),
+        OptimizerInBackward(two_groups(models[1]), cls, lr=0.1, bucket_bytes=0),
+    ]
+    for iteration in range(4):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            iterate(model, optimizer, iteration)
+        assert same(models[0].state_dict(), models[1].state_dict())
+    assert optimizers[1].calls == 4
+    assert optimizers[1].mode == "main"
+    assert [type(group["written"]) for o in optimizers for group in o.param_groups] == [
+        type(optimizers[0].param_groups[0]["written"])
+    ] * 4
+
+
+class Forgets(torch.optim.SGD):
+    """An entry that it was given, and uses once."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for group in self.param_groups:
+            once = group.pop("once", 0.0)
+            for p in (p for p in group["params"] if p.grad is not None):
+                p.mul_(1 - once)
+
+
+def test_an_entry_that_is_deleted() -> None:
+    def groups(model: nn.Module) -> Any:
+        return [{**group, "once": 0.5} for group in two_groups(model)]
+
+    twins = Twins(Forgets, groups=groups, lr=0.1)
+    twins.iterate(3)
+    assert all("once" not in group for group in twins.optimizer.param_groups)
+
+
+class Clamps(torch.optim.SGD):
+    """To what is its attribute."""
+
+    bound = 0.0
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        self.bound = 1.0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            p.clamp_(-self.bound, self.bound)
+
+
+def test_an_attribute_that_is_set_is_the_optimizers() -> None:
+    twins = Twins(Clamps, lr=0.1)
+    twins.iterate(2)
+    twins.each(lambda model, optimizer: setattr(optimizer, "bound", 0.1))
+    twins.iterate(2)
+    assert twins.optimizer.bound == 0.1
+    twins.optimizer.note = "mine"  # what the plain one does not have is the wrapper's
+    assert not hasattr(twins.plain, "note")
+    assert not hasattr(twins.optimizer._inner, "note")

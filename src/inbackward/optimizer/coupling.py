@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import copy
+import io
 import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from inbackward.optimizer.own_values import OF_PARAMETERS, Coupled, equal, is_number
+from inbackward.optimizer.own_values import OF_PARAMETERS, Coupled, equal, is_value
 from inbackward.optimizer.partial_step import PartialStep, bare_step
+from inbackward.optimizer.repeatable import is_copyable, is_repeatable
 
 ITERATIONS = 3
 SHAPES = ((4, 1.0), (8, -0.5), (6, 0.7))  # rows, and a scale of the numbers
+ORDERS = ("", ", the last first,")  # in which they are updated; a backward begins with the last
+SEED = 0
 
 
-def try_out(make: Callable[[Any], Optimizer], groups: list[dict[str, Any]]) -> tuple[str, bool]:
+def try_out(
+    optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], groups: list[dict[str, Any]]
+) -> tuple[str, bool]:
     """How three parameters of an optimizer depend on each other, or `""`, also where that cannot be tried.
 
     Some estimate one number from all gradients (Prodigy, D-Adaptation), clip by a norm of their own over all of them,
@@ -32,54 +38,78 @@ def try_out(make: Callable[[Any], Optimizer], groups: list[dict[str, Any]]) -> t
     it does.
 
     Args:
-        make: builds one over the parameters, or the groups, that it is given.
+        optimizer_cls, kwargs: build one over the parameters, or the groups, that it is given. If that might be noticed
+            elsewhere, nothing is tried: see `is_repeatable`.
         groups: those of the one that is wanted; it is tried with such a group, or two, where there are several.
 
     Returns:
         The reason, and whether the groups must keep their places: see `PartialStep`.
     """
-    if _get_current_dispatch_mode() is not None:  # of fake tensors, which have no numbers, or that watches what happens
+    make = partial(optimizer_cls, **kwargs)
+    # Fake tensors have no numbers, and some other mode may watch what happens.
+    if _get_current_dispatch_mode() is not None or not is_repeatable(make):
         return "", False
+    some = groups if len(groups) < 2 else [groups[0], groups[-1]]
+    options = [{key: value for key, value in group.items() if key not in OF_PARAMETERS} for group in some]
     with _leaving_no_trace():
         # Not every class takes groups, nor the dtype that shows more.
-        for given, dtype in product((groups, []), (torch.float64, torch.float32)):
+        for given, dtype in product((options, []) if is_copyable(options) else ([],), (torch.float64, torch.float32)):
             train = partial(_train, make, given, dtype)
             try:
-                together, again = train(), train()
-            except Exception:  # it is not made for such parameters, on this device; what it does says nothing
+                together, drawn = train(), _numbers_were_drawn()
+                again = train()
+            except (Exception, SystemExit):  # not made for such parameters, on this device; what it does says nothing
                 continue
-            if not _same(together, again):
+            if not equal(together.parameters, again.parameters):
                 return "", False
-            why = _why_not(train, together, in_places=False)
-            if why and not _why_not(train, together, in_places=True):
+            kept = {name: value for name, value in together.kept.items() if equal(value, again.kept.get(name))}
+            together = together._replace(kept=kept)
+            orders = ORDERS[:1] if drawn else ORDERS  # another order would give each parameter other random numbers
+            why = _why_not(train, together, orders, in_places=False)
+            if why and not _why_not(train, together, orders, in_places=True):
                 return "", True
             return why, False
     return "", False
 
 
-def _why_not(train: Callable[..., list[Any]], together: list[Any], in_places: bool) -> str:
+class _Trained(NamedTuple):
+    parameters: list[Tensor]
+    kept: dict[str, list[Any]]
+
+
+def _why_not(train: Callable[..., _Trained], together: _Trained, orders: tuple[str, ...], in_places: bool) -> str:
     """Why the parameters cannot be updated one after the other, or `""`."""
-    try:
-        apart = train(by_one=partial(PartialStep, in_places=in_places))
-    except Coupled as coupled:
-        return coupled.what
-    except Exception as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"updates all of them at once, but raises where it updates one alone ({said})"
-    return "" if _same(together, apart) else "updates them otherwise one after the other than all at once"
+    for order in orders:
+        try:
+            apart = train(by_one=partial(PartialStep, in_places=in_places), order=order)
+        except Coupled as coupled:
+            return coupled.what
+        except (Exception, SystemExit) as error:
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            return f"updates all of them at once, but raises where it updates one alone ({said})"
+        if not equal(together.parameters, apart.parameters):
+            return f"updates them otherwise one after the other{order} than all at once"
+        if order:  # what is of the last parameter is then of another
+            continue
+        for name, value in together.kept.items():
+            if not equal(value, apart.kept.get(name)):
+                return f"writes another {name} when it updates them one after the other than all at once"
+    return ""
 
 
 def _train(
     make: Callable[[Any], Optimizer],
-    groups: list[dict[str, Any]],
+    options: list[dict[str, Any]],
     dtype: torch.dtype,
     by_one: Callable[[Optimizer], PartialStep] | None = None,
-) -> list[Any]:
-    """The parameters after a few updates, and the numbers in the groups."""
-    torch.default_generator.manual_seed(0)
+    order: str = ORDERS[0],
+) -> _Trained:
+    """What there is after a few updates."""
+    torch.default_generator.manual_seed(SEED)
+    make, options = copy.deepcopy((make, options))  # together, as one may hold what is in the other
     parameters: list[Tensor] = [torch.nn.Parameter(_matrix(rows, scale, dtype)) for rows, scale in SHAPES]
-    parts = [parameters] if len(groups) < 2 else [parameters[:2], parameters[2:]]
-    given = [{**_options(groups[-i]), "params": part} for i, part in enumerate(parts)] if groups else parameters
+    parts = [parameters] if len(options) < 2 else [parameters[:2], parameters[2:]]
+    given = [{**group, "params": part} for group, part in zip(options, parts, strict=True)] if options else parameters
     optimizer = make(given)
     held = [p for group in optimizer.param_groups for p in group["params"]]
     if [id(p) for p in held] != [id(p) for p in parameters]:
@@ -93,41 +123,60 @@ def _train(
         if alone is None:
             bare_step(optimizer)
             continue
-        for p in parameters:
+        for p in parameters if order == ORDERS[0] else reversed(parameters):
             alone.step([p])
         alone.settle()
-    return [*parameters, *(value for group in optimizer.param_groups for value in group.values() if is_number(value))]
+    return _Trained(parameters, _kept(optimizer))
 
 
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    """Those of a group, which it may change; but not copies of objects, as one may be the model."""
-    copied = (Tensor, list, dict, set, tuple)
-    return {
-        key: copy.deepcopy(value) if isinstance(value, copied) else value
-        for key, value in group.items()
-        if key not in OF_PARAMETERS
-    }
+def _kept(optimizer: Optimizer) -> dict[str, list[Any]]:
+    """The numbers, strings and tensors that it keeps of its own, in whatever containers, by the name of the place."""
+    attributes = vars(optimizer)
+    kept: dict[str, list[Any]] = {}
+    for group in optimizer.param_groups:
+        for name in group.keys() - OF_PARAMETERS:
+            kept.setdefault(f"group entry {name!r}", []).extend(_leaves(group[name], set()))
+    for name, value in attributes.get("state", {}).items():
+        if isinstance(name, str):
+            kept[f"state entry {name!r}"] = list(_leaves(value, set()))
+    for name, value in attributes.items():
+        if not is_value(value) and name not in ("state", "param_groups"):  # one number may be of the last parameter
+            kept[f"attribute {name!r}"] = list(_leaves(value, set()))
+    return kept
+
+
+def _leaves(value: Any, seen: set[int]) -> Iterator[Any]:
+    if is_value(value) or isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple | set) and id(value) not in seen:
+        seen.add(id(value))
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item, seen)
+
+
+def _numbers_were_drawn() -> bool:
+    """Whether torch has drawn random numbers since `_train` began."""
+    drawn = torch.get_rng_state()
+    return not torch.equal(drawn, torch.default_generator.manual_seed(SEED).get_state())
 
 
 @contextmanager
 def _leaving_no_trace() -> Iterator[None]:
-    """Nothing that a class does when it is tried is seen by the program: no warning, no random number drawn."""
+    """Nothing that a class does when it is tried is seen by the program: no print, no warning, no random number."""
     numpy: Any = sys.modules.get("numpy")
     drawn, drawn_by_numpy = random.getstate(), numpy and numpy.random.get_state()
     compiles = "torch._dynamo" in sys.modules  # which would take seconds
     eager = torch.compiler.set_stance("force_eager") if compiles else nullcontext()
+    unheard = io.StringIO()
     try:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), torch.inference_mode(False), eager:
             warnings.simplefilter("ignore")
-            yield
+            with redirect_stdout(unheard), redirect_stderr(unheard):
+                yield
     finally:
         random.setstate(drawn)
         if numpy:
             numpy.random.set_state(drawn_by_numpy)
-
-
-def _same(some: list[Any], others: list[Any]) -> bool:
-    return len(some) == len(others) and all(map(equal, some, others))
 
 
 def _matrix(rows: int, scale: float, dtype: torch.dtype) -> Tensor:

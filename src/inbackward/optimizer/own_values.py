@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-STATE, ATTRIBUTES = "state", "attributes"
+STATE, DEFAULTS, ATTRIBUTES = "state", "defaults", "attributes"
 OF_PARAMETERS = ("params", "param_names")  # group entries that hold one item a parameter
+GONE = object()  # what an entry is that has been deleted
 
 
 class Coupled(RuntimeError):
@@ -27,19 +30,21 @@ class Coupled(RuntimeError):
 class OwnValues:
     """Holds back what an optimizer writes of its own, so that all parameters of an iteration see what was before.
 
-    The entries of its groups, those of its state that belong to no parameter but have a name, and numbers that are its
-    attributes. They are put in at `settle()`, at the user's `step()`, when the plain optimizer would have written them.
-    Entries that differ between parameters show that these depend on each other: an error. So does a tensor that is
-    changed in place, unless it is a number. An attribute may be of a single parameter, and the last one stands.
+    The entries of its groups and defaults, those of its state that belong to no parameter but have a name, and numbers
+    and strings that are its attributes. They are put in at `settle()`, at the user's `step()`, when the plain optimizer
+    would have written them: a tensor that was changed in place is changed in place again, as others may refer to it.
+    Entries that differ between parameters show that these depend on each other: an error. So does a tensor of several
+    numbers that is changed in place. An attribute may be of a single parameter, and the last one stands.
 
-    torch's own optimizers write nothing of that kind: there nothing is looked for, as that takes as long as a small
-    update.
+    torch's own optimizers write nothing of that kind, unless a hook of theirs does: there nothing is looked for, as
+    that takes as long as a small update.
     """
 
     def __init__(self, inner: Optimizer) -> None:
         self._inner = inner
         self._of_torch = type(inner).__module__.startswith("torch.optim.")
-        self._written: dict[Any, dict[str, Any]] = {}
+        self._entries: dict[tuple[Any, str], Any] = {}
+        self._tensors: dict[int, tuple[Tensor, Tensor]] = {}  # by id: the tensor, and what it is to be
         self._state_names: list[str] = []
         self._looked_at = (0, 0)
 
@@ -54,95 +59,147 @@ class OwnValues:
         Raises:
             Coupled: what it writes is not the same for these parameters as for others of this iteration.
         """
-        if self._of_torch:
+        inner = self._inner
+        if self._of_torch and not (inner._optimizer_step_pre_hooks or inner._optimizer_step_post_hooks):
             step()
             return
-        places: dict[Any, dict[Any, Any]] = {**groups, STATE: self._inner.state, ATTRIBUTES: vars(self._inner)}
-        before = {where: _Before(entries, self._names(where, entries)) for where, entries in places.items()}
+        counting = {i: groups[i] for i in groups if i in stepped}
+        others = {i: groups[i] for i in groups if i not in stepped}
+        places = {**counting, **self._places(), **others}
+        before = {where: self._own(where, entries) for where, entries in places.items()}
+        tensors = _tensors(before, {id(p) for group in groups.values() for p in group["params"]})
         step()
+        for tensor in tensors:
+            if tensor.has_changed():
+                value = tensor.take_back(inner)
+                if tensor.where not in others:
+                    self._note_tensor(tensor, value)
         for where, entries in places.items():
-            for name in self._names(where, entries):
-                if before[where].differs(name, entries[name]):
-                    entry = f"{STATE if where == STATE else 'group'} entry {name!r}"
-                    if not before[where].can_take_back(name):
-                        raise Coupled(self._inner, f"changes the {entry} in place")
-                    value = before[where].take_back(entries, name)
-                    if isinstance(where, int) and where not in stepped:
-                        continue
-                    written = self._written.setdefault(where, {})
-                    if where != ATTRIBUTES and not equal(written.setdefault(name, value), value):
-                        what = f"wrote {written[name]!r} and {value!r} as the {entry} for two parameters"
-                        raise Coupled(self._inner, what)
-                    written[name] = value
+            was, now = before[where], self._own(where, entries)
+            for name in [*was, *(name for name in now if name not in was)]:
+                old, new = was.get(name, GONE), now.get(name, GONE)
+                if new is old or (where == ATTRIBUTES and not (is_value(old) or is_value(new))):
+                    continue
+                _put(entries, name, old)
+                if where not in others:
+                    self._note(where, name, new)
+
+    def _note(self, where: Any, name: str, value: Any) -> None:
+        first = self._entries.setdefault((where, name), value)
+        if where != ATTRIBUTES:
+            self._check_same(where, name, first, value)
+        self._entries[where, name] = value
+
+    def _note_tensor(self, tensor: _Held, value: Tensor) -> None:
+        _, first = self._tensors.setdefault(id(tensor.itself), (tensor.itself, value))
+        if tensor.where != ATTRIBUTES:
+            self._check_same(tensor.where, tensor.name, first, value)
+        self._tensors[id(tensor.itself)] = tensor.itself, value
+
+    def _check_same(self, where: Any, name: str, first: Any, value: Any) -> None:
+        if not equal(first, value):
+            said = " and ".join("nothing" if v is GONE else repr(v) for v in (first, value))
+            raise Coupled(self._inner, f"wrote {said} as the {_called(where, name)} for two parameters")
 
     def settle(self) -> None:
         """Let the optimizer have what it wrote since the last time."""
-        for where, written in self._written.items():
-            if where == ATTRIBUTES:
-                vars(self._inner).update(written)
-            elif where == STATE:
-                self._inner.state.update(written)  # type: ignore[arg-type]
-            elif where < len(self._inner.param_groups):
-                self._inner.param_groups[where].update(written)
-        self._written.clear()
+        places = {**dict(enumerate(self._inner.param_groups)), **self._places()}
+        for (where, name), value in self._entries.items():
+            if where in places:  # a group may have been taken away
+                _put(places[where], name, value)
+        for tensor, value in self._tensors.values():
+            _fill(tensor, value)
+        self._entries.clear()
+        self._tensors.clear()
 
-    def _names(self, where: Any, entries: dict[Any, Any]) -> list[str]:
-        if where == ATTRIBUTES:
-            return [name for name, value in entries.items() if is_number(value)]
+    def _places(self) -> dict[Any, dict[Any, Any]]:
+        return {STATE: self._inner.state, DEFAULTS: self._inner.defaults, ATTRIBUTES: vars(self._inner)}
+
+    def _own(self, where: Any, entries: dict[Any, Any]) -> dict[str, Any]:
+        """The entries that belong to no parameter."""
         if where != STATE:
-            return [name for name in entries if name not in OF_PARAMETERS]
+            return {name: value for name, value in entries.items() if name not in OF_PARAMETERS}
         if self._looked_at != (id(entries), len(entries)):  # not each time, as there may be many parameters
             self._looked_at = (id(entries), len(entries))
             self._state_names = [key for key in entries if isinstance(key, str)]
-        return self._state_names
+        return {name: entries[name] for name in self._state_names}
 
 
-class _Before:
-    """Entries of a dict as they are before a step, with copies of the numbers that could be changed in place."""
+@dataclass(frozen=True)
+class _Held:
+    """A tensor that may be changed in place: what it is before, and where it was first found."""
 
-    def __init__(self, entries: dict[Any, Any], names: Iterable[str]) -> None:
-        self._values = {name: entries[name] for name in names}
-        self._versions = {name: _version(value) for name, value in self._values.items() if isinstance(value, Tensor)}
-        self._copies = {
-            name: value.detach().clone()
-            for name, value in self._values.items()
-            if isinstance(value, Tensor) and is_number(value)
-        }
+    itself: Tensor
+    where: Any
+    name: str
+    version: int
+    copy: Tensor | None  # where it is one number
 
-    def differs(self, name: str, value: Any) -> bool:
-        return value is not self._values.get(name) or self._changed_in_place(name)
+    def has_changed(self) -> bool:
+        if _version(self.itself) != self.version:
+            return True
+        if self.copy is None or self.itself.device.type != "cpu":  # elsewhere to compare would be to wait
+            return False
+        return not equal(self.itself, self.copy)  # as `.data` leaves the version alone
 
-    def can_take_back(self, name: str) -> bool:
-        return name in self._copies or not self._changed_in_place(name)
-
-    def take_back(self, entries: dict[Any, Any], name: str) -> Any:
-        """What was written as this entry, which is then again what it was."""
-        value = entries[name]
-        if name not in self._values:
-            del entries[name]
-            return value
-        was = entries[name] = self._values[name]
-        if self._changed_in_place(name):
-            value = value.detach().clone()
-            with torch.no_grad():
-                was.copy_(self._copies[name])
+    def take_back(self, optimizer: Optimizer) -> Tensor:
+        if self.copy is None:
+            raise Coupled(optimizer, f"changes the {_called(self.where, self.name)} in place")
+        value = self.itself.detach().clone()
+        _fill(self.itself, self.copy)
         return value
 
-    def _changed_in_place(self, name: str) -> bool:
-        return name in self._versions and _version(self._values[name]) != self._versions[name]
+
+def _tensors(places: dict[Any, dict[str, Any]], parameters: Container[int]) -> list[_Held]:
+    """Those that are entries, and those attributes that are one number; each once, but for the parameters."""
+    found: dict[int, _Held] = {}
+    for where, entries in places.items():
+        for name, value in entries.items():
+            if isinstance(value, Tensor) and id(value) not in found and id(value) not in parameters:
+                if is_value(value):
+                    found[id(value)] = _Held(value, where, name, _version(value), value.detach().clone())
+                elif where != ATTRIBUTES:
+                    found[id(value)] = _Held(value, where, name, _version(value), None)
+    return list(found.values())
 
 
-def equal(a: Any, b: Any) -> bool:
-    """Whether two values that were written are the same."""
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return torch.equal(a, b)
-    return bool(a == b) or (a != a and b != b)
+def _called(where: Any, name: str) -> str:
+    kind = {STATE: "state entry", DEFAULTS: "default", ATTRIBUTES: "attribute"}.get(where, "group entry")
+    return f"{kind} {name!r}"
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is one number, as a counter is, be it in a tensor."""
-    return isinstance(value, int | float | complex) or (isinstance(value, Tensor) and value.numel() == 1)
+def _put(entries: dict[Any, Any], name: str, value: Any) -> None:
+    if value is GONE:
+        entries.pop(name, None)
+    else:
+        entries[name] = value
+
+
+def _fill(tensor: Tensor, value: Tensor) -> None:
+    with torch.no_grad():
+        tensor.copy_(value)
 
 
 def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version  # of an inference tensor, changes in place cannot be seen
+    return 0 if tensor.is_inference() else tensor._version  # of an inference tensor it is not kept
+
+
+def is_value(value: Any) -> bool:
+    """Whether it is one number, as a counter is, be it in a tensor, or a string."""
+    return isinstance(value, Number | str) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two values that were written are the same; a NaN is the same as another."""
+    if a is b:
+        return True
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        alike = (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device)
+        return alike and bool(((a == b) | ((a != a) & (b != b))).all())
+    if type(a) is type(b) and isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    if type(a) is type(b) and isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if type(a) is type(b) and callable(getattr(a, "tolist", None)):  # of NumPy
+        return equal(a.tolist(), b.tolist())
+    return bool(a == b) or bool(a != a and b != b)

@@ -76,6 +76,13 @@ class OptimizerWrapper(Optimizer):
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        shown = not (name.startswith("_") or name in vars(self) or hasattr(type(self), name))
+        if shown and hasattr(self._inner, name):
+            setattr(self._inner, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
