@@ -98,7 +98,7 @@ class OwnValues:
 
     def _check_same(self, where: Any, name: str, first: Any, value: Any) -> None:
         if not equal(first, value):
-            said = " and ".join("nothing" if v is GONE else repr(v) for v in (first, value))
+            said = f"{first!r} and {value!r}" if is_value(first) and is_value(value) else "different things"
             raise Coupled(self._inner, f"wrote {said} as the {_called(where, name)} for two parameters")
 
     def settle(self) -> None:
