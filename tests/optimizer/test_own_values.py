@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from tests.optimizer.toys import Twins, build, iterate, same, snapshot
+from tests.optimizer.toys import Twins, build, iterate, loss_of, same, snapshot
 from torch import nn
 
 from inbackward import OptimizerInBackward
@@ -96,6 +96,44 @@ def test_a_counter(where: str, in_place: bool) -> None:
 @pytest.mark.parametrize("cls", [ListAGroup, FirstSpeaksForAll, NoEmptyGroup])
 def test_groups_keep_their_places_where_they_must(cls: Any) -> None:
     Twins(cls, groups=two_groups, lr=0.1).iterate(5)
+
+
+class FirstIsOn(torch.optim.SGD):
+    """A switch that its first group has, and no group that is added later."""
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        for group in self.param_groups:
+            group["on"] = False
+
+    def train(self) -> None:
+        for group in self.param_groups:
+            group["on"] = True
+
+    def step(self, closure: Any = None) -> None:
+        assert self.param_groups[0]["on"]
+        super().step()
+
+
+@pytest.mark.parametrize("groups", [two_groups, lambda model: model.block.parameters()])
+def test_and_where_they_must_once_another_is_added(groups: Any) -> None:
+    twins = Twins(FirstIsOn, groups=groups, lr=0.1)
+    twins.each(lambda model, optimizer: optimizer.train())
+    twins.each(lambda model, optimizer: iterate(model, optimizer, 0))
+    new = torch.nn.Linear(2, 2, bias=False).weight.data
+    for model, optimizer in ((twins.plain_model, twins.plain), (twins.model, twins.optimizer)):
+        model.new = nn.Parameter(new.clone())
+        optimizer.add_param_group({"params": [model.new], "on": False})
+        optimizer.zero_grad()
+    for iteration in range(1, 4):
+        twins.each(lambda model, optimizer, i=iteration: _with_new(model, i).backward())  # type: ignore[misc]
+        twins.each(lambda model, optimizer: (optimizer.step(), optimizer.zero_grad()))
+        twins.check()
+    assert not same(twins.model.new.data, new)
+
+
+def _with_new(model: nn.Module, iteration: int) -> torch.Tensor:
+    return loss_of(model, iteration) + model.new.square().sum()  # type: ignore[operator, union-attr]
 
 
 def test_they_keep_them_in_a_copy() -> None:

@@ -68,8 +68,17 @@ def try_out(
             why = _why_not(train, together, orders, in_places=False)
             if why and not _why_not(train, together, orders, in_places=True):
                 return "", True
-            return why, False
+            return why, not why and bool(given) and _needs_places(partial(train, late=True))
     return "", False
+
+
+def _needs_places(train: Callable[..., _Trained]) -> bool:
+    """Whether groups must keep their places once another is added."""
+    try:
+        together = train()
+    except (Exception, SystemExit):
+        return False
+    return all(bool(_why_not(train, together, ORDERS[:1], in_places)) is not in_places for in_places in (False, True))
 
 
 class _Trained(NamedTuple):
@@ -103,21 +112,25 @@ def _train(
     dtype: torch.dtype,
     by_one: Callable[[Optimizer], PartialStep] | None = None,
     order: str = ORDERS[0],
+    late: bool = False,
 ) -> _Trained:
-    """What there is after a few updates."""
+    """What there is after a few updates; `late` adds the last group after the first of them."""
     torch.default_generator.manual_seed(SEED)
     make, options = copy.deepcopy((make, options))  # together, as one may hold what is in the other
     parameters: list[Tensor] = [torch.nn.Parameter(_matrix(rows, scale, dtype)) for rows, scale in SHAPES]
-    parts = [parameters] if len(options) < 2 else [parameters[:2], parameters[2:]]
-    given = [{**group, "params": part} for group, part in zip(options, parts, strict=True)] if options else parameters
-    optimizer = make(given)
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    if [id(p) for p in held] != [id(p) for p in parameters]:
+    parts = [parameters[:2], parameters[2:]] if late or len(options) > 1 else [parameters]
+    groups = [{**options[i], "params": part} for i, part in zip((0, -1), parts, strict=False)] if options else []
+    added = [groups.pop()] if late else []
+    optimizer = make(groups or parameters)
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    if held != [id(p) for part in (parts[:1] if late else parts) for p in part]:
         raise LookupError("it has other parameters than it was given")
     if callable(train := getattr(optimizer, "train", None)):
         train()  # schedule-free ones step in that mode only
     alone = by_one(optimizer) if by_one else None
     for iteration in range(ITERATIONS):
+        while added and iteration:
+            optimizer.add_param_group(added.pop())
         for p, (rows, scale) in zip(parameters, SHAPES, strict=True):
             p.grad = _matrix(rows, scale + iteration, dtype) ** 5  # of all sizes, as a bound may be on one
         if alone is None:

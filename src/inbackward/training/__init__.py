@@ -1,7 +1,7 @@
 """The two training loops, the implementation under test, checkpoint routes, and the trace."""
 
 from inbackward.training.implementation import Implementation, Moment, as_implementation
-from inbackward.training.in_backward import train_in_backward
+from inbackward.training.in_backward import train_in_backward, train_plain
 from inbackward.training.intervention import Act, Intervention, Iteration, Parameters, Together
 from inbackward.training.leaks import find_leak
 from inbackward.training.parallel import local
@@ -31,6 +31,7 @@ __all__ = [
     "local",
     "optimizer_class",
     "train_in_backward",
+    "train_plain",
     "train_reference",
     "train_unwatched",
 ]

@@ -258,15 +258,6 @@ def train_in_backward(implementation: Implementation, scenario: Scenario, device
         NotRun: the implementation lacks what the scenario needs.
     """
 
-    wrap = implementation.wrap
-
-    def resumed(driver: Driver, event: Resume) -> tuple[Driver, SavedState]:
-        return resume(
-            driver,
-            event,
-            lambda: side(implementation, event.loaded_by, Setting(scenario, device, fresh=True, wrap=wrap)),
-        )
-
     def elsewhere(driver: Driver, event: Resume) -> list[Record]:
         from inbackward.training.another_process import go_on_elsewhere  # it imports this module
 
@@ -274,4 +265,34 @@ def train_in_backward(implementation: Implementation, scenario: Scenario, device
 
     saves = [e for e in scenario.events if isinstance(e, Resume)]
     first = min(saves, key=lambda e: e.at).saved_by if saves else "candidate"
+    return _train(implementation, scenario, device, first, lambda event: event.loaded_by, elsewhere)
+
+
+def train_plain(implementation: Implementation, scenario: Scenario, device: torch.device) -> Trace:
+    """The trace of a scenario in the usual loop, which is saved and loaded where the scenario says so.
+
+    What another process would load goes through a file in this one.
+    """
+    return _train(implementation, scenario, device, "plain", lambda event: "plain")
+
+
+def _train(
+    implementation: Implementation,
+    scenario: Scenario,
+    device: torch.device,
+    first: str,
+    then: Callable[[Resume], str],
+    elsewhere: Callable[[Driver, Resume], list[Record]] | None = None,
+) -> Trace:
+    """By the ``side`` that begins, and after each load by the one that loads."""
+    wrap = implementation.wrap
+
+    def resumed(driver: Driver, event: Resume) -> tuple[Driver, SavedState]:
+        here = replace(event, route="file") if event.route == "process" else event
+        return resume(
+            driver,
+            here,
+            lambda: side(implementation, then(event), Setting(scenario, device, fresh=True, wrap=wrap)),
+        )
+
     return drive(scenario, device, wrap, lambda setting: side(implementation, first, setting), resumed, elsewhere)

@@ -1,0 +1,62 @@
+"""Whether a run fails only where the plain optimizer, saved and loaded in the same way, does the same.
+
+The reference is never interrupted, and torch's own optimizers go on from a checkpoint as if they had not been either.
+Others need not: one keeps a counter that is in no state dict, or has an empty state where a checkpoint looks for it.
+Nobody who steps such a class inside backward can be held to more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from inbackward.judging.compare import compare
+from inbackward.judging.expectations import unmet
+from inbackward.judging.together import on_all_ranks
+from inbackward.judging.verdict import Outcome, Verdict, quote
+from inbackward.scenario import Resume, Scenario
+from inbackward.training import Implementation, Trace, World, optimizer_class, train_in_backward, train_plain
+from inbackward.training.remembering import reference_run
+from inbackward.training.reshard import resharding
+
+
+def may_not_resume(implementation: Implementation, scenario: Scenario) -> bool:
+    """Whether the scenario saves and loads an optimizer of which it is not known that it goes on as before."""
+    saves = any(isinstance(event, Resume) for event in scenario.events) and not resharding(scenario)
+    return saves and not optimizer_class(scenario.optimizer.cls, implementation).__module__.startswith("torch.optim.")
+
+
+def as_plain(
+    outcome: Outcome, implementation: Implementation, scenario: Scenario, device: torch.device, world: World
+) -> Outcome:
+    """The outcome of a run that fails; ``unsupported`` where the plain optimizer fails by the same numbers."""
+    candidate, blamed = on_all_ranks(world, lambda: train_in_backward(implementation, scenario, device))
+    plain, blamed_too = on_all_ranks(world, lambda: train_plain(implementation, scenario, device))
+    reference, _ = on_all_ranks(world, lambda: reference_run(scenario, device, implementation))
+    why = _difference(plain, reference) or next(iter(_unsafe(plain)), "")
+    alike = blamed == blamed_too and _unsafe(candidate) == _unsafe(plain) and not _difference(candidate, plain)
+    if candidate.error is None:  # what was saved is the same; all else that the scenario expects must hold
+        others = scenario.with_(expect=tuple(e for e in scenario.expect if e != "weights-only"))
+        alike = alike and not unmet(others, candidate, plain)
+    if world.any(not alike) or not world.any(bool(why)):
+        return outcome
+    cls = optimizer_class(scenario.optimizer.cls, implementation).__name__
+    message = f"{cls} by itself does not go on from this checkpoint as if uninterrupted ({why}), and neither does this"
+    return replace(outcome, verdict=Verdict.UNSUPPORTED, message=message, divergence=None, traceback="")
+
+
+def _difference(one: Trace, other: Trace) -> str:
+    """The first thing in which two runs differ, or ``""``."""
+    found = compare(one, other).mismatches
+    if found:
+        first = min(found, key=lambda mismatch: mismatch.order)
+        return f"iteration {first.iteration}, {first.quantity} {first.name}"
+    if quote(one.error) != quote(other.error):
+        return f"it raises {quote(one.error)}" if one.error else f"it does not raise {quote(other.error)}"
+    return "" if len(one.records) == len(other.records) else "it ends after another iteration"
+
+
+def _unsafe(trace: Trace) -> list[str]:
+    """What was found in its state dicts that does not belong there."""
+    return [found for saved in trace.saved for found in (saved.refused, *saved.foreign) if found]

@@ -1,0 +1,137 @@
+"""A class that does not survive its own checkpoint: whoever steps it inside backward is held to what it does itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from inbackward import Implementation, OptimizerInBackward
+from inbackward.judging import Outcome, Verdict
+from inbackward.scenario import ModelConfig, OptimizerConfig, Resume, Scenario
+from inbackward.scenario.configs import class_path
+from inbackward.verification import Suite
+
+
+class Warms(torch.optim.SGD):
+    """Counts in an attribute, which no state dict has, and slows down by it."""
+
+    def __init__(self, params: Any, lr: float = 0.1, momentum: float = 0.9) -> None:
+        super().__init__(params, lr, momentum)
+        self.calls = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.calls += 1
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            p.grad.div_(self.calls)
+        super().step()
+
+
+class CannotLoad(Warms):
+    """And refuses what it has saved."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        raise KeyError("calls")
+
+
+class SavesItself(Warms):
+    """And saves what only it can read."""
+
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "parameter": self.param_groups[0]["params"][0]}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "parameter"})
+
+
+class LosesState(OptimizerInBackward):
+    """The mistake that is to be found."""
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict({**state_dict, "state": {}})
+
+
+class Remembers(OptimizerInBackward):
+    """Goes on as if uninterrupted, which is more than the class does."""
+
+    def state_dict(self) -> Any:
+        return {**super().state_dict(), "calls": self._inner.calls}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "calls"})
+        self._inner.calls = state_dict["calls"]
+
+
+class AllAtStep:
+    """The plain optimizer itself."""
+
+    def __new__(cls, params: Any, optimizer_cls: Any, **kwargs: Any) -> Any:
+        return optimizer_cls(params, **kwargs)
+
+
+def judged(cls: Any, optimizer: Any, route: str = "memory", **fields: Any) -> Outcome:
+    scenario = Scenario(
+        model=ModelConfig(layers=1),
+        optimizer=OptimizerConfig(cls=class_path(optimizer), kwargs={}),
+        events=(Resume(at=2, route=route),),
+        iterations=4,
+        **fields,
+    )
+    implementation = Implementation.drop_in(cls, optimizers=[optimizer])
+    return Suite(implementation).judge(scenario)
+
+
+@pytest.mark.parametrize("route", ["memory", "file", "dcp", "process"])
+def test_what_the_plain_optimizer_loses_is_nobodys(route: str) -> None:
+    outcome = judged(OptimizerInBackward, Warms, route)
+    assert outcome.verdict is Verdict.UNSUPPORTED
+    assert outcome.divergence is None
+    assert outcome.message == (
+        "Warms by itself does not go on from this checkpoint as if uninterrupted (iteration 2, parameter "
+        "embedding.weight), and neither does this"
+    )
+
+
+def test_what_it_refuses_is_refused() -> None:
+    outcome = judged(OptimizerInBackward, CannotLoad)
+    assert outcome.verdict is Verdict.UNSUPPORTED
+    assert "(it raises KeyError: 'calls')" in outcome.message
+
+
+def test_what_it_saves_is_saved() -> None:
+    outcome = judged(OptimizerInBackward, SavesItself, expect=("weights-only",))
+    assert outcome.verdict is Verdict.UNSUPPORTED
+
+
+@pytest.mark.parametrize("route", ["memory", "dcp"])
+def test_to_lose_more_is_a_failure(route: str) -> None:
+    outcome = judged(LosesState, Warms, route)
+    assert outcome.verdict is Verdict.NOT_EQUIVALENT
+    assert outcome.divergence is not None
+    assert outcome.divergence.iteration == 2
+
+
+def test_to_fail_in_something_else_too_is_a_failure() -> None:
+    assert judged(AllAtStep, Warms, expect=()).verdict is Verdict.UNSUPPORTED
+    outcome = judged(AllAtStep, Warms, expect=("gradients-freed",))
+    assert outcome.verdict is Verdict.NOT_EQUIVALENT
+
+
+def test_to_go_on_as_if_uninterrupted_is_right_still() -> None:
+    assert judged(Remembers, Warms).verdict is Verdict.EQUIVALENT
+
+
+def test_what_survives_is_held_to_it() -> None:
+    assert judged(OptimizerInBackward, torch.optim.AdamW).verdict is Verdict.EQUIVALENT
+    assert judged(LosesState, torch.optim.AdamW).verdict is Verdict.NOT_EQUIVALENT
+
+
+class Copy(torch.optim.AdamW):
+    """A class of somebody's that survives."""
+
+
+def test_so_is_one_of_anothers_that_survives() -> None:
+    assert judged(OptimizerInBackward, Copy).verdict is Verdict.EQUIVALENT
+    assert judged(LosesState, Copy).verdict is Verdict.NOT_EQUIVALENT
