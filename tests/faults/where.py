@@ -228,7 +228,6 @@ WHERE: dict[str, tuple[Where, ...]] = {
     "stashes-clones": (Where("deep-adamw", "iteration 1, gradient peak"),),
     "stashes-flat": (Where("deep-two-groups-sgd", "iteration 1, gradient peak"),),
     "stashes-numpy": (Where("deep-adamw", "iteration 1, gradient peak"),),
-    "stashes-bytes": (Where("deep-sgd", "iteration 1, gradient peak"),),
     "frees-by-blocks": (Where("deep-two-groups-sgd", "iteration 0, gradient peak"),),
     "remembers": (Where("tiny-sgd", "iteration 0, leak: storages: "),),
     "registered": (Where("tiny-sgd", "iteration 0, leak: the optimizer is alive after close"),),

@@ -259,6 +259,54 @@ def test_reading_through_distributed_checkpoint_changes_nothing(at: int) -> None
         assert same(snapshot(model, optimizer), snapshot(twin, twin_optimizer))
 
 
+class CountsFromTheFirstStep(torch.optim.SGD):
+    """In an entry of its groups that no group has before."""
+
+    where = "group"
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            entries = {"group": group, "attribute": vars(self), "state": self.state}[self.where]
+            entries["calls"] = entries.get("calls", torch.zeros(1) if self.where == "state" else 0) + 1
+            for p in (p for p in group["params"] if p.grad is not None):
+                p.grad.div_(float(entries["calls"]))
+        super().step()
+
+
+def counting(where: str) -> Make:
+    cls = type("Counts", (CountsFromTheFirstStep,), {"where": where})
+    return lambda model: OptimizerInBackward(model.parameters(), cls, lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize("where", ["group", "attribute", "state"])
+def test_nor_does_it_of_what_a_class_counts_for_itself(where: str) -> None:
+    model, twin = build(), build()
+    optimizer, twin_optimizer = counting(where)(model), counting(where)(twin)
+    state = dcp.get_optimizer_state_dict(model, optimizer)
+    assert len(state["state"]) == 8
+    if where == "group":
+        assert state["param_groups"][0]["calls"] == 0
+    for iteration in range(3):
+        iterate(model, optimizer, iteration)
+        iterate(twin, twin_optimizer, iteration)
+        assert same(snapshot(model, optimizer), snapshot(twin, twin_optimizer))
+
+
+def test_an_entry_that_comes_with_the_first_step_is_loaded() -> None:
+    model, other = build(), build()
+    optimizer, resumed = counting("group")(model), counting("group")(other)
+    for iteration in range(2):
+        iterate(model, optimizer, iteration)
+    state = through_a_file(dcp.get_optimizer_state_dict(model, optimizer))
+    other.load_state_dict(model.state_dict())
+    dcp.set_optimizer_state_dict(other, resumed, state)
+    assert resumed.param_groups[0]["calls"] == 2
+    iterate(model, optimizer, 2)
+    iterate(other, resumed, 2)
+    assert same(snapshot(model, optimizer), snapshot(other, resumed))
+
+
 def test_a_checkpoint_taken_before_the_first_iteration_starts_afresh() -> None:
     model, other = build(), build()
     optimizer, resumed = OURS(model), OURS(other)

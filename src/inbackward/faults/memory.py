@@ -113,17 +113,6 @@ class StashesNumPy(StashesClones):
 
 
 @fault("gradient-peak", subtle=True)
-class StashesBytes(StashesClones):
-    """Keeps every gradient as bytes, as if to send them away, and steps on the copies when the last is there."""
-
-    def copy(self, gradient: Tensor) -> Any:
-        return gradient.numpy(force=True).tobytes()
-
-    def restored(self, copy: Any) -> Tensor:
-        return torch.frombuffer(bytearray(copy), dtype=torch.get_default_dtype())
-
-
-@fault("gradient-peak", subtle=True)
 class FreesByBlocks(Right):
     """Keeps one block's gradients until all of it are there."""
 

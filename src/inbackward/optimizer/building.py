@@ -44,7 +44,7 @@ def build(params: ParamsT, optimizer_cls: Callable[..., Optimizer], kwargs: dict
             f"{type(inner).__name__}(differentiable=True) cannot step inside backward(), as autograd would have to "
             "record the step within its own run: leave differentiable=False"
         )
-    why, in_places = try_out(optimizer_cls, kwargs, inner.param_groups)
+    why, in_places = try_out(optimizer_cls, kwargs, inner)
     if why:
         raise ValueError(
             f"{type(inner).__name__} cannot step inside backward(), as its parameters depend on each other: tried on "

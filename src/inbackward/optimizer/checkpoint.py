@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from inbackward.optimizer.own_values import is_of_torch
+
 
 def check_fits(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
     """Raise, before anything changes, where `state_dict` cannot be meant for `optimizer`.
@@ -49,7 +51,7 @@ def check_fits(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
         if key not in parameters:
             if isinstance(key, int):
                 raise ValueError(f"the checkpoint has state for parameter {key}, which is in none of its groups")
-        elif type(optimizer).__module__.startswith("torch.optim."):
+        elif is_of_torch(optimizer):
             _check_shapes(key, parameters[key], entries)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from inbackward.optimizer.own_values import OF_PARAMETERS, Coupled, equal, is_value
+from inbackward.optimizer.own_values import OF_PARAMETERS, Coupled, equal, is_of_torch, is_value
 from inbackward.optimizer.partial_step import PartialStep, bare_step
 from inbackward.optimizer.repeatable import is_copyable, is_repeatable
 
@@ -28,9 +28,7 @@ ORDERS = ("", ", the last first,")  # in which they are updated; a backward begi
 SEED = 0
 
 
-def try_out(
-    optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], groups: list[dict[str, Any]]
-) -> tuple[str, bool]:
+def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wanted: Optimizer) -> tuple[str, bool]:
     """How three parameters of an optimizer depend on each other, or `""`, also where that cannot be tried.
 
     Some estimate one number from all gradients (Prodigy, D-Adaptation), clip by a norm of their own over all of them,
@@ -40,17 +38,19 @@ def try_out(
     Args:
         optimizer_cls, kwargs: build one over the parameters, or the groups, that it is given. If that might be noticed
             elsewhere, nothing is tried: see `is_repeatable`.
-        groups: those of the one that is wanted; it is tried with such a group, or two, where there are several.
+        wanted: the one that is to be used; the trial is with two groups such as it has, which differ if any do.
 
     Returns:
-        The reason, and whether the groups must keep their places: see `PartialStep`.
+        The reason, and whether the groups are to keep their places (see `PartialStep`). Those of a class that is not
+        torch's are, but where it takes no group without parameters.
     """
+    ways = (False,) if is_of_torch(wanted) else (True, False)
     make = partial(optimizer_cls, **kwargs)
     # Fake tensors have no numbers, and some other mode may watch what happens.
     if _get_current_dispatch_mode() is not None or not is_repeatable(make):
         return "", False
-    some = groups if len(groups) < 2 else [groups[0], groups[-1]]
-    options = [{key: value for key, value in group.items() if key not in OF_PARAMETERS} for group in some]
+    options = [{k: v for k, v in group.items() if k not in OF_PARAMETERS} for group in wanted.param_groups]
+    options = [options[0], next((other for other in reversed(options) if not equal(other, options[0])), options[0])]
     with _leaving_no_trace():
         # Not every class takes groups, nor the dtype that shows more.
         for given, dtype in product((options, []) if is_copyable(options) else ([],), (torch.float64, torch.float32)):
@@ -65,20 +65,12 @@ def try_out(
             kept = {name: value for name, value in together.kept.items() if equal(value, again.kept.get(name))}
             together = together._replace(kept=kept)
             orders = ORDERS[:1] if drawn else ORDERS  # another order would give each parameter other random numbers
-            why = _why_not(train, together, orders, in_places=False)
-            if why and not _why_not(train, together, orders, in_places=True):
-                return "", True
-            return why, not why and bool(given) and _needs_places(partial(train, late=True))
+            for in_places in ways:
+                why = _why_not(train, together, orders, in_places)
+                if not why:
+                    return "", in_places
+            return why, False
     return "", False
-
-
-def _needs_places(train: Callable[..., _Trained]) -> bool:
-    """Whether groups must keep their places once another is added."""
-    try:
-        together = train()
-    except (Exception, SystemExit):
-        return False
-    return all(bool(_why_not(train, together, ORDERS[:1], in_places)) is not in_places for in_places in (False, True))
 
 
 class _Trained(NamedTuple):
@@ -112,25 +104,21 @@ def _train(
     dtype: torch.dtype,
     by_one: Callable[[Optimizer], PartialStep] | None = None,
     order: str = ORDERS[0],
-    late: bool = False,
 ) -> _Trained:
-    """What there is after a few updates; `late` adds the last group after the first of them."""
+    """What there is after a few updates."""
     torch.default_generator.manual_seed(SEED)
     make, options = copy.deepcopy((make, options))  # together, as one may hold what is in the other
     parameters: list[Tensor] = [torch.nn.Parameter(_matrix(rows, scale, dtype)) for rows, scale in SHAPES]
-    parts = [parameters[:2], parameters[2:]] if late or len(options) > 1 else [parameters]
-    groups = [{**options[i], "params": part} for i, part in zip((0, -1), parts, strict=False)] if options else []
-    added = [groups.pop()] if late else []
-    optimizer = make(groups or parameters)
-    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
-    if held != [id(p) for part in (parts[:1] if late else parts) for p in part]:
+    parts = parameters[:2], parameters[2:]
+    given = [{**group, "params": part} for group, part in zip(options, parts, strict=True)] if options else parameters
+    optimizer = make(given)
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if [id(p) for p in held] != [id(p) for p in parameters]:
         raise LookupError("it has other parameters than it was given")
     if callable(train := getattr(optimizer, "train", None)):
         train()  # schedule-free ones step in that mode only
     alone = by_one(optimizer) if by_one else None
     for iteration in range(ITERATIONS):
-        while added and iteration:
-            optimizer.add_param_group(added.pop())
         for p, (rows, scale) in zip(parameters, SHAPES, strict=True):
             p.grad = _matrix(rows, scale + iteration, dtype) ** 5  # of all sizes, as a bound may be on one
         if alone is None:

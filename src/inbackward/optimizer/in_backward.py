@@ -104,7 +104,7 @@ class OptimizerInBackward(OptimizerWrapper):
     # How an instance comes to life: built, copied and unpickled ones alike, each with hooks on the parameters at hand.
 
     def __getstate__(self) -> dict[str, Any]:
-        self._rehearsal.forget(self._inner)
+        self._rehearsal.forget()
         self._settle()
         return {name: getattr(self, name) for name in ("_inner", "closed", "_bucket_bytes", "_in_places")}
 
@@ -270,7 +270,7 @@ class OptimizerInBackward(OptimizerWrapper):
     def _reduced(self, parameters: list[Tensor]) -> None:
         """Use gradients that a reduction over ranks has made final: at once, since they take no memory of their own."""
         with self._lock:
-            self._rehearsal.forget(self._inner)
+            self._rehearsal.forget()
             self._brought = True
             own = [p for p in parameters if self._hook in step_hooks(p)]  # a bucket may hold others' too
             for p in own:
@@ -296,7 +296,7 @@ class OptimizerInBackward(OptimizerWrapper):
 
     def _enter(self) -> Ready:
         """A backward has brought its first gradient. Refuse one that would update a parameter twice."""
-        self._rehearsal.forget(self._inner)
+        self._rehearsal.forget()
         self._brought = True
         task = torch._C._current_graph_task_id()
         if task < 0:  # compiled autograd runs the hooks outside of any backward
@@ -393,7 +393,7 @@ class OptimizerInBackward(OptimizerWrapper):
             self._rehearsal.hold(self._inner)
         else:
             if left:
-                self._rehearsal.forget(self._inner)
+                self._rehearsal.forget()
                 self._apply(left)
             self._partial.step_rest(self._updated)
         self._begin_anew()

@@ -42,7 +42,7 @@ class OwnValues:
 
     def __init__(self, inner: Optimizer) -> None:
         self._inner = inner
-        self._of_torch = type(inner).__module__.startswith("torch.optim.")
+        self._of_torch = is_of_torch(inner)
         self._entries: dict[tuple[Any, str], Any] = {}
         self._tensors: dict[int, tuple[Tensor, Tensor]] = {}  # by id: the tensor, and what it is to be
         self._state_names: list[str] = []
@@ -100,6 +100,10 @@ class OwnValues:
         if not equal(first, value):
             said = f"{first!r} and {value!r}" if is_value(first) and is_value(value) else "different things"
             raise Coupled(self._inner, f"wrote {said} as the {_called(where, name)} for two parameters")
+
+    def of_groups(self) -> list[tuple[int, str, Any]]:
+        """What is held back of the groups: index, name and value."""
+        return [(where, name, value) for (where, name), value in self._entries.items() if isinstance(where, int)]
 
     def settle(self) -> None:
         """Let the optimizer have what it wrote since the last time."""
@@ -182,6 +186,11 @@ def _fill(tensor: Tensor, value: Tensor) -> None:
 
 def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version  # of an inference tensor it is not kept
+
+
+def is_of_torch(optimizer: Optimizer) -> bool:
+    """Whether its class is one of torch's own, which are known to update each parameter by itself."""
+    return type(optimizer).__module__.startswith("torch.optim.")
 
 
 def is_value(value: Any) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from numbers import Number
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
+
+from inbackward.optimizer.own_values import OwnValues
 
 
 def is_rehearsal(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
@@ -27,25 +30,34 @@ class Rehearsal:
     """
 
     def __init__(self) -> None:
-        self._made: list[Tensor] = []
+        self._made: list[tuple[dict[Any, Any], Any]] = []
 
     def hold(self, optimizer: Optimizer) -> None:
-        """Make the state: a step on copies of the groups, with the counters then set back to 0."""
+        """Make the state, and what a first step adds to a group: a step on copies, with the counters then set to 0."""
         groups = optimizer.param_groups
-        optimizer.param_groups = [dict(group) for group in groups]
+        own, copies = OwnValues(optimizer), {i: dict(group) for i, group in enumerate(groups)}
+        optimizer.param_groups = list(copies.values())
         try:
-            optimizer.step()
+            own.during(optimizer.step, copies, stepped=copies)
         finally:
             optimizer.param_groups = groups
-        self._made = list(optimizer.state)
-        for entries in optimizer.state.values():
-            entries.update({"step": _zero(entries["step"])} if "step" in entries else {})
+        for i, name, value in own.of_groups():
+            if name not in groups[i]:
+                groups[i][name] = _zero(value)
+                self._made.append((groups[i], name))
+        for p, entries in optimizer.state.items():
+            if isinstance(entries, dict) and "step" in entries:
+                entries["step"] = _zero(entries["step"])
+            self._made.append((optimizer.state, p))
 
-    def forget(self, optimizer: Optimizer) -> None:
+    def forget(self) -> None:
         """Drop what was made, if nothing was loaded in its place."""
         while self._made:
-            optimizer.state.pop(self._made.pop(), None)
+            entries, name = self._made.pop()
+            entries.pop(name, None)
 
 
-def _zero(counter: Any) -> Any:
-    return counter.zero_() if isinstance(counter, Tensor) else type(counter)()
+def _zero(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.zero_()
+    return type(value)() if isinstance(value, Number) else value

@@ -246,6 +246,8 @@ class Driver(ABC):
         self.watch_model("the original of the copy", original[0])
         self.watch_optimizer("the optimizer of the copy's original", shape, names)
         self._open.callback(lambda kept: None, original)
+        if self.setting.watch:
+            self.setting.watch.end()
         self.setting = Setting(self.setting.scenario, self.setting.device, model=model)
 
     def count_step_hooks(self) -> None:
@@ -275,10 +277,10 @@ class Driver(ABC):
         return stack
 
     def release(self) -> None:
-        """Close the handle and undo what this driver registered."""
-        self._open.close()
+        """Close the handle and undo what this driver registered; what undoing raises finds the watch ended."""
         if self.setting.watch:
             self.setting.watch.end()
+        self._open.close()
         if self.handle is not None:
             self.close()
 

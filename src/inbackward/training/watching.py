@@ -19,11 +19,10 @@ class GradientWatch:
     Its hooks are registered before the implementation's, so they see each gradient first; a gradient that is stashed
     away after ``.grad = None`` still counts, since its storage lives. So does a copy of one: any tensor that was made
     since the iteration's first gradient and that Python still holds, but for the optimizer's state. Storages are
-    counted once, whatever views exist. And so do copies that have left torch (``OutsideTorch``). Copies are looked for
+    counted once, whatever views exist. And so do copies in NumPy's arrays (``OutsideTorch``). Copies are looked for
     from the second iteration on: in the first an optimizer makes its state, and may not show it.
 
     Attributes:
-        peak: the largest sum of live bytes seen at an accumulation, since the last ``reset``.
         largest: the largest single gradient seen, in bytes.
         total: the sum of all parameters' gradients, in bytes.
         state: gives the tensors of the optimizer's state now.
@@ -33,7 +32,6 @@ class GradientWatch:
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], copies: bool = True) -> None:
-        self.peak = 0
         self.largest = 0
         self.total = 0
         self.state: Callable[[], Iterable[Tensor]] = tuple
@@ -41,6 +39,7 @@ class GradientWatch:
         self._iteration = -1
         self._frozen = False
         self._live: list[tuple[StorageWeakRef, int]] = []
+        self._seen: list[tuple[int, int]] = []
         self._outside = OutsideTorch()
         for parameter in parameters:
             if parameter.requires_grad:
@@ -52,8 +51,18 @@ class GradientWatch:
         self._unfreeze()
         if self._copies:
             self._outside.trace()
-        self.peak = 0
+        self._seen.clear()
         self._iteration += 1
+
+    @property
+    def peak(self) -> int:
+        """The largest sum of live bytes seen at an accumulation, since the last ``reset``.
+
+        Of the memory outside torch what is still there when this is read counts for nothing: a table that came with a
+        module imported in the backward is no copy of a gradient.
+        """
+        lasting = self._outside.lasting() if any(outside > 0 for _, outside in self._seen) else 0
+        return max((inside + max(outside - lasting, 0) for inside, outside in self._seen), default=0)
 
     def end(self) -> None:
         """Leave the garbage collector and ``tracemalloc`` as they were found."""
@@ -75,33 +84,39 @@ class GradientWatch:
         if all(ref != mine for ref, _ in self._live):
             self._live.append((mine, storage.nbytes()))
         self.largest = max(self.largest, storage.nbytes())
-        self.peak = max(self.peak, sum(size for _, size in self._live) + self._copied())
+        copied, outside = self._copied()
+        self._seen.append((sum(size for _, size in self._live) + copied, outside))
 
-    def _copied(self) -> int:
-        """Bytes made since the iteration's first gradient that are neither gradients followed nor state."""
+    def _copied(self) -> tuple[int, int]:
+        """Bytes made since the iteration's first gradient that are neither gradients followed nor state.
+
+        Returns:
+            Those of tensors, and those outside torch.
+        """
         if not self._copies or self._iteration < 1:
-            return 0
+            return 0, 0
         if not self._frozen:  # what is frozen is not listed any more, which makes every later list short
             gc.freeze()
             self._frozen = True
             self._outside.begin(self.largest)
-            return 0
+            return 0, 0
         known = {ref.cdata for ref, _ in self._live} | {_storage(t) for t in self.state()}
         made = {_storage(t): t.untyped_storage().nbytes() for t in _tensors(gc.get_objects())}
-        tensors = sum(size for storage, size in made.items() if storage not in known)
-        return tensors + self._outside.grown()
+        return sum(size for storage, size in made.items() if storage not in known), self._outside.grown()
 
 
 class OutsideTorch:
-    """Memory that may hold numbers and is no tensor's: NumPy's arrays, and large blocks of Python's (bytes, lists).
+    """NumPy's arrays of at least a quarter of the largest gradient, which may hold copies and are no tensor's memory.
 
-    ``tracemalloc`` knows them, and has to trace from before what they may take the place of. To list what it knows
-    takes long, so that is done anew only when there is more by half a gradient, and by an eighth.
+    ``tracemalloc`` knows them, in a domain of NumPy's own, and has to trace from before what they may take the place
+    of. Python's own memory cannot be told apart: modules that are imported, and code that is compiled, take large
+    blocks of it. To list what is known takes long, so that is done anew only when there is more of anything by half a
+    gradient, and by an eighth of what was found.
     """
 
     def __init__(self) -> None:
         self._started = False
-        self._gradient = self._before = self._traced_before = self._traced = self._grown = 0
+        self._gradient = self._before = self._traced = self._grown = 0
 
     def trace(self) -> None:
         """Trace from now on what is allocated."""
@@ -110,23 +125,27 @@ class OutsideTorch:
             self._started = True
 
     def begin(self, gradient: int) -> None:
-        """Count from here: of Python's own memory blocks of at least a quarter of a ``gradient`` of so many bytes."""
+        """Count from here, where the largest ``gradient`` has so many bytes."""
         self._gradient = gradient
         self._before = self._bytes()
-        self._traced_before = self._traced = tracemalloc.get_traced_memory()[0]
+        self._traced = tracemalloc.get_traced_memory()[0]
         self._grown = 0
 
     def grown(self) -> int:
         """Bytes that there are more now."""
         traced, _ = tracemalloc.get_traced_memory()
-        if abs(traced - self._traced) >= max(self._gradient // 2, abs(self._traced - self._traced_before) // 8):
+        if abs(traced - self._traced) >= max(self._gradient // 2, abs(self._grown) // 8):
             self._traced, self._grown = traced, self._bytes() - self._before
         return self._grown
 
+    def lasting(self) -> int:
+        """Bytes that there are more now, or 0."""
+        return max(self._bytes() - self._before, 0)
+
     def _bytes(self) -> int:
-        block = self._gradient // 4
-        traces = tracemalloc.take_snapshot().traces
-        return sum(t.size for t in traces if t.size >= block or t.domain == numpy.lib.tracemalloc_domain)
+        arrays, least = numpy.lib.tracemalloc_domain, self._gradient // 4
+        traces = tracemalloc.take_snapshot().traces  # a ``DomainFilter`` takes three times as long
+        return sum(trace.size for trace in traces if trace.domain == arrays and trace.size >= least)
 
     def end(self) -> None:
         if self._started:
