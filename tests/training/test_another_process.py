@@ -115,6 +115,11 @@ def test_the_helper_forks_for_every_run(at_load: AtLoad, tmp_path: Path) -> None
         ("raise LookupError('told')", "LookupError: told"),
         ("print('first', 'last', sep=os.linesep, file=sys.stderr); os._exit(7)", "last"),
         ("os._exit(7)", "no word"),
+        ("os._exit(3)", "no word"),
+        ("sys.exit(3)", "no word"),
+        ("sys.exit('enough')", "enough"),
+        ("os._exit(0)", "it left with status 0 before the end of the training"),
+        ("sys.exit()", "it left with status 0 before the end of the training"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "no word"),
         ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)", "no word"),
     ],
@@ -168,11 +173,27 @@ def test_it_is_where_the_saving_half_is_by_now(
     assert at_load(f"{code}; assert 'PYTHONPATH' not in os.environ").error is None
 
 
-def test_the_users_code_is_imported_for_every_run(at_load: AtLoad, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise LookupError('imported')", "LookupError: imported"),
+        (r"raise LookupError('\u03c0 \ud800\non two lines')", "LookupError: π \\ud800 on two lines"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_the_users_code_is_imported_for_every_run(at_load: AtLoad, tmp_path: Path, code: str, said: str) -> None:
     assert at_load("").error is None
-    (tmp_path / "theirs_elsewhere.py").write_text("raise LookupError('imported')")
-    with pytest.raises(NotRun, match=r"another process cannot import the implementation \(LookupError: imported\)"):
+    (tmp_path / "theirs_elsewhere.py").write_text(code)
+    with pytest.raises(NotRun) as reason:
         at_load("")
+    mend = "define it in a module that can be imported by name"
+    assert str(reason.value) == f"another process cannot import the implementation ({said}); {mend}"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_to_leave_as_it_is_imported_is_no_excuse(at_load: AtLoad, tmp_path: Path, status: int) -> None:
+    (tmp_path / "theirs_elsewhere.py").write_text(f"import os; os._exit({status})")
+    assert str(at_load("").error).startswith("in the process that resumes: ")
 
 
 def test_what_has_no_importable_name_is_not_run() -> None:

@@ -25,7 +25,7 @@ _helper: subprocess.Popen[str] | None = None
 
 
 def run(folder: Path, *, forks: bool) -> tuple[int, str]:
-    """The exit status of ``another_process.main(folder)`` in a new process, and the last line of its stderr.
+    """Do ``another_process.main(folder)`` in a new process: its exit status, and the last line of its stderr.
 
     Args:
         forks: whether they are safe, on a system that has them.
@@ -117,7 +117,7 @@ def _fork(folder: Path) -> None:
 
 
 def _work(folder: Path) -> None:
-    """End this process as ``another_process.main`` says, with the surroundings of the process that asked."""
+    """Do ``another_process.main`` with the surroundings of the process that asked."""
     path, here, environment = pickle.loads((folder / "surroundings").read_bytes())
     os.chdir(here)
     os.environ.clear()
@@ -126,7 +126,7 @@ def _work(folder: Path) -> None:
     importlib.invalidate_caches()
     from inbackward.training.another_process import main
 
-    sys.exit(main(folder))
+    main(folder)
 
 
 if __name__ == "__main__":
