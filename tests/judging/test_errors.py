@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,7 @@ from inbackward.faults.right import Right
 from inbackward.judging import Outcome, Verdict, worst
 from inbackward.scenario import Edit, GroupConfig, ModelConfig, OptimizerConfig, Scenario, StepClosure
 from inbackward.verification import Suite
+from inbackward.wording import named
 
 SMALL = ModelConfig(layers=1)
 CLOSURE = Scenario(model=SMALL, events=(StepClosure(at=1),), may_refuse=True)
@@ -83,6 +85,16 @@ class RaisesWordless(Right):
         raise Wordless
 
 
+class Exits(Exception):
+    def __str__(self) -> str:
+        sys.exit(0)
+
+
+class RaisesExits(Right):
+    def step(self, closure: Any = None) -> None:
+        raise Exits
+
+
 class RaisesInColour(Right):
     def step(self, closure: Any = None) -> None:
         raise ValueError("\x1b[31mred\x1b[0m and\na bell \x07")
@@ -92,6 +104,7 @@ class RaisesInColour(Right):
     ("cls", "message"),
     [
         (RaisesWordless, "Wordless: its message cannot be had: RuntimeError"),
+        (RaisesExits, "Exits: its message cannot be had: SystemExit"),
         (RaisesInColour, "ValueError: red and a bell \\x07"),
     ],
 )
@@ -100,6 +113,15 @@ def test_whatever_a_message_holds_it_is_a_line(cls: Any, message: str, may_refus
     outcome = judged(cls, Scenario(model=SMALL, may_refuse=may_refuse))
     assert outcome.verdict is Verdict.BROKEN
     assert outcome.message.startswith(message)
+
+
+def test_an_interrupt_is_heard_in_a_message_too() -> None:
+    class Interrupts(Exception):
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        named(Interrupts())
 
 
 class Unclosable(Right):

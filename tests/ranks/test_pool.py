@@ -10,7 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -46,14 +46,28 @@ DEEDS = {
 }
 
 
+def open_files():
+    """Every descriptor of this process with what the kernel calls it."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # by which they were listed
+            found.add((link.name, os.readlink(link)))
+    return found
+
+
 def serve(scenario, world):
-    """Do what the scenario's name says of this rank; answer with this process, its port and its open files."""
+    """Do what the scenario's name says of this rank; answer with this process, its port and its open files.
+
+    All look at their files before any answers: one that has answered ends its connections to those that have not.
+    """
     deeds = scenario.name.split("-")
     DEEDS[deeds[world.rank % len(deeds)]]()
     total = torch.ones(1)
     dist.all_reduce(total)
     assert total.item() == world.size
-    return os.getpid(), world._port, len(os.listdir("/proc/self/fd"))
+    files = open_files()
+    world.share(None)
+    return os.getpid(), world._port, files
 
 
 def scenario(name, ranks=2):
@@ -133,15 +147,15 @@ def test_sizes_after_each_other(pool):
 
 def test_workers_are_replaced_after_their_life(pool, monkeypatch):
     monkeypatch.setattr(workers, "LIFE", 3)
-    here = len(os.listdir("/proc/self/fd"))
+    before = open_files()  # what earlier tests have left to the collector closes at any time
     answers = [pool.run(scenario("answer")) for _ in range(7)]
     lives = [pids for pids in dict.fromkeys(tuple(pid for pid, _, _ in a) for a in answers)]
     assert len(lives) == 3
     assert all(is_gone(pid) for life in lives[:-1] for pid in life)
-    files = [[count for _, _, count in a] for a in answers]
-    assert files[0] == files[3] == files[6]
+    own = [[len(files - before) for _, _, files in a] for a in answers]
+    assert own[0] == own[3] == own[6]
     pool.close()
-    assert len(os.listdir("/proc/self/fd")) == here
+    assert not open_files() - before
 
 
 def test_ctrl_c_leaves_no_process(pool):

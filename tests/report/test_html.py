@@ -15,7 +15,7 @@ from inbackward.report import Showcase
 from inbackward.report.html import answer
 from inbackward.report.plots import VARIABLES
 from inbackward.requirements import CATALOGUE
-from inbackward.wording import printable
+from inbackward.wording import one_line, printable
 
 PAGE = page(showcase=SHOWCASE)
 CSS = files("inbackward.report").joinpath("page", "report.css").read_text(encoding="utf-8")
@@ -36,6 +36,13 @@ def test_what_a_message_holds_is_text():
 def test_what_a_terminal_or_a_browser_would_obey_is_written_out():
     assert printable("\x1b[1;31mred\x1b[0m\x1b]8;;x\x07 \x00\ud800\u202e\n\tπ") == "red \\x00\\ud800\\u202e\n\tπ"
     assert printable(HOSTILE).isprintable()
+    assert printable("a\x0bb\x85c\u2028d\u2029e") == "a\\x0bb\\x85c\\u2028d\\u2029e"
+    assert one_line("a\x0bb\x85c\u2028d\u2029e") == "a b c d e"
+
+
+@pytest.mark.parametrize("space", [" ", "\xa0", "\u2003", "\u202f", "\u3000"])
+def test_the_spaces_of_every_script_are_spaces(space):
+    assert printable(f"12{space}MiB") == f"12{space}MiB"
 
 
 def test_every_requirement_is_told_with_its_denominator():

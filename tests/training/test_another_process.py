@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import get_context
@@ -80,9 +82,29 @@ def at_load(implementation: Implementation, monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
+def without_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(folder: Path, *, forks: bool) -> Any:
+        assert forks
+        return new_process.run(folder, forks=False)
+
+    monkeypatch.setattr(another_process, "run", run)
+
+
+@pytest.fixture(params=["fork", "start"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "start":
+        without_forks(monkeypatch)
+
+
 def helper() -> int:
     assert new_process._helper
     return new_process._helper.pid
+
+
+def end_helper() -> None:
+    """The next run starts another."""
+    if new_process._helper:
+        new_process._end(new_process._helper)
 
 
 def within_a_minute(holds: Callable[[], bool]) -> bool:
@@ -115,6 +137,11 @@ def test_the_helper_forks_for_every_run(at_load: AtLoad, tmp_path: Path) -> None
         ("raise LookupError('told')", "LookupError: told"),
         ("print('first', 'last', sep=os.linesep, file=sys.stderr); os._exit(7)", "last"),
         ("os._exit(7)", "no word"),
+        ("os._exit(3)", "no word"),
+        ("sys.exit(3)", "no word"),
+        ("sys.exit('enough')", "enough"),
+        ("os._exit(0)", "it left with status 0 before the end of the training"),
+        ("sys.exit()", "it left with status 0 before the end of the training"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "no word"),
         ("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)", "no word"),
     ],
@@ -168,11 +195,54 @@ def test_it_is_where_the_saving_half_is_by_now(
     assert at_load(f"{code}; assert 'PYTHONPATH' not in os.environ").error is None
 
 
-def test_the_users_code_is_imported_for_every_run(at_load: AtLoad, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise LookupError('imported')", "LookupError: imported"),
+        (r"raise LookupError('\u03c0 \ud800\non two lines')", "LookupError: π \\ud800 on two lines"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+    ],
+)
+def test_the_users_code_is_imported_for_every_run(at_load: AtLoad, tmp_path: Path, code: str, said: str) -> None:
     assert at_load("").error is None
-    (tmp_path / "theirs_elsewhere.py").write_text("raise LookupError('imported')")
-    with pytest.raises(NotRun, match=r"another process cannot import the implementation \(LookupError: imported\)"):
+    (tmp_path / "theirs_elsewhere.py").write_text(code)
+    with pytest.raises(NotRun) as reason:
         at_load("")
+    mend = "define it in a module that can be imported by name"
+    assert str(reason.value) == f"another process cannot import the implementation ({said}); {mend}"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_to_leave_as_it_is_imported_is_no_excuse(at_load: AtLoad, tmp_path: Path, status: int) -> None:
+    (tmp_path / "theirs_elsewhere.py").write_text(f"import os; os._exit({status})")
+    assert str(at_load("").error).startswith("in the process that resumes: ")
+
+
+@pytest.mark.usefixtures("either_way")
+def test_the_environment_is_never_on_the_disk(at_load: AtLoad, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("A_SECRET", "of" + "x" * 100_000)  # more than a pipe holds
+    files = f"files = [*__import__('pathlib').Path({str(tmp_path)!r}).glob('inbackward-*/*')]"
+    nowhere = "secret = os.environ['A_SECRET'].encode(); assert not any(secret in file.read_bytes() for file in files)"
+    assert at_load(f"{files}; assert 'task' in [file.name for file in files]; {nowhere}").error is None
+
+
+@pytest.mark.usefixtures("either_way")
+def test_what_is_no_text_on_the_path_is_passed_over(at_load: AtLoad, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = [*sys.path]
+    monkeypatch.setattr(sys, "path", [Path("/odd"), *path])
+    end_helper()
+    assert at_load(f"assert sys.path == {path!r}").error is None
+
+
+@pytest.mark.usefixtures("either_way")
+def test_a_python_that_does_not_begin_costs_the_one_run(at_load: AtLoad, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as once:
+        end_helper()
+        once.setattr(sys, "executable", shutil.which("false"))
+        once.setenv("LARGE", "x" * 100_000)  # more than a pipe holds
+        assert str(at_load("").error) == "in the process that resumes: no word"
+    assert at_load("").error is None
 
 
 def test_what_has_no_importable_name_is_not_run() -> None:
@@ -239,11 +309,7 @@ def test_nor_one_that_was_killed(at_load: AtLoad, tmp_path: Path, waits: bool) -
 
 
 def test_without_forks_it_is_the_same(at_load: AtLoad, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(folder: Path, *, forks: bool) -> Any:
-        assert forks
-        return new_process.run(folder, forks=False)
-
-    monkeypatch.setattr(another_process, "run", run)
+    without_forks(monkeypatch)
     ours = f"assert os.getppid() == {os.getpid()}; os.write(1, b'7' * 100_000)"
     assert at_load(ours).error is None
     error = at_load(f"{ours}; print('first', 'last', sep=os.linesep, file=sys.stderr); os._exit(7)").error

@@ -7,7 +7,6 @@ it is for a user.
 from __future__ import annotations
 
 import pickle
-import sys
 import tempfile
 from pathlib import Path
 
@@ -22,9 +21,7 @@ from inbackward.training.new_process import run
 from inbackward.training.resume import go_on, load_both
 from inbackward.training.setting import Condition, NotRun, Setting
 from inbackward.training.trace import Record
-from inbackward.wording import named, said
-
-CANNOT_IMPORT = 3
+from inbackward.wording import named, one_line, said
 
 
 def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resume) -> list[Record]:
@@ -32,7 +29,7 @@ def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resum
 
     Raises:
         NotRun: the implementation cannot be handed to another process, since it has no importable name.
-        RuntimeError: what the other process raised; it did not end within the deadline.
+        RuntimeError: what the other process raised; it left before its end, or did not end within the deadline.
     """
     setting = driver.setting
     try:
@@ -50,28 +47,34 @@ def go_on_elsewhere(implementation: Implementation, driver: Driver, event: Resum
         }
         torch.save(checkpoint, folder / "checkpoint")
         status, last = run(folder, forks=setting.device.type == "cpu")
-        if status == CANNOT_IMPORT:
-            raise NotRun(f"another process cannot import the implementation ({last}); {_MEND}")
+        unimportable, records = folder / "unimportable", folder / "records"
+        if unimportable.exists():
+            why = unimportable.read_text(encoding="utf-8")
+            raise NotRun(f"another process cannot import the implementation ({why}); {_MEND}")
         if status != 0:
             raise RuntimeError(f"in the process that resumes: {last}")
-        records: list[Record] = pickle.loads((folder / "records").read_bytes())
-        return records
+        if not records.exists():
+            raise RuntimeError("in the process that resumes: it left with status 0 before the end of the training")
+        found: list[Record] = pickle.loads(records.read_bytes())
+        return found
 
 
 _MEND = "define it in a module that can be imported by name"
 
 
-def main(folder: Path) -> int:
-    """Load, train to the end, and leave the records in the folder; the exit status."""
+def main(folder: Path) -> None:
+    """Load, train to the end, and leave the records in the folder, or why it cannot begin.
+
+    The exit status tells neither, since the user's code may leave with any.
+    """
     try:
         implementation, scenario, device, event, condition = pickle.loads((folder / "task").read_bytes())
-    except Exception as error:  # importing runs the user's code, which may raise anything
-        print(named(error), file=sys.stderr)
-        return CANNOT_IMPORT
+    except BaseException as error:  # importing runs the user's code, which may raise anything, or exit
+        (folder / "unimportable").write_text(one_line(named(error)), encoding="utf-8")
+        return
     torch.set_num_threads(1)
     records = _second_half(implementation, scenario, torch.device(device), event, condition, folder / "checkpoint")
     (folder / "records").write_bytes(pickle.dumps(records))
-    return 0
 
 
 def _second_half(
