@@ -89,7 +89,7 @@ def test_what_the_plain_optimizer_loses_is_nobodys(route: str) -> None:
     assert outcome.verdict is Verdict.UNSUPPORTED
     assert outcome.divergence is None
     assert outcome.message == (
-        "Warms by itself does not go on from this checkpoint as if uninterrupted (iteration 2, parameter "
+        "Warms by itself does not go on from a checkpoint as if uninterrupted (iteration 2, parameter "
         "embedding.weight), and neither does this"
     )
 

@@ -48,7 +48,7 @@ def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wan
     make = partial(optimizer_cls, **kwargs)
     # Fake tensors have no numbers, and some other mode may watch what happens.
     if _get_current_dispatch_mode() is not None or not is_repeatable(make):
-        return "", False
+        return "", ways[0]
     options = [{k: v for k, v in group.items() if k not in OF_PARAMETERS} for group in wanted.param_groups]
     options = [options[0], next((other for other in reversed(options) if not equal(other, options[0])), options[0])]
     with _leaving_no_trace():
@@ -61,7 +61,7 @@ def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wan
             except (Exception, SystemExit):  # not made for such parameters, on this device; what it does says nothing
                 continue
             if not equal(together.parameters, again.parameters):
-                return "", False
+                return "", ways[0]
             kept = {name: value for name, value in together.kept.items() if equal(value, again.kept.get(name))}
             together = together._replace(kept=kept)
             orders = ORDERS[:1] if drawn else ORDERS  # another order would give each parameter other random numbers
@@ -70,7 +70,7 @@ def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wan
                 if not why:
                     return "", in_places
             return why, False
-    return "", False
+    return "", ways[0]
 
 
 class _Trained(NamedTuple):
