@@ -9,7 +9,7 @@ import torch
 
 from inbackward import Implementation, OptimizerInBackward
 from inbackward.judging import Outcome, Verdict
-from inbackward.scenario import ModelConfig, OptimizerConfig, Resume, Scenario
+from inbackward.scenario import Event, ModelConfig, Observe, OptimizerConfig, Resume, Scenario
 from inbackward.scenario.configs import class_path
 from inbackward.verification import Suite
 
@@ -53,6 +53,16 @@ class LosesState(OptimizerInBackward):
         super().load_state_dict({**state_dict, "state": {}})
 
 
+class ZeroedByReading(OptimizerInBackward):
+    """Another one: its state is gone when somebody looks."""
+
+    def state_dict(self) -> Any:
+        saved = super().state_dict()
+        for entries in self.state.values():
+            entries["momentum_buffer"] = torch.zeros_like(entries["momentum_buffer"])
+        return saved
+
+
 class Remembers(OptimizerInBackward):
     """Goes on as if uninterrupted, which is more than the class does."""
 
@@ -71,11 +81,19 @@ class AllAtStep:
         return optimizer_cls(params, **kwargs)
 
 
-def judged(cls: Any, optimizer: Any, route: str = "memory", **fields: Any) -> Outcome:
+class HasAName(Warms):
+    """Keeps state that belongs to no parameter, for which torch.distributed.checkpoint has no name."""
+
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        self.state["calls"] = torch.ones(1)  # type: ignore[index]
+
+
+def judged(cls: Any, optimizer: Any, route: str = "memory", event: Event | None = None, **fields: Any) -> Outcome:
     scenario = Scenario(
         model=ModelConfig(layers=1),
         optimizer=OptimizerConfig(cls=class_path(optimizer), kwargs={}),
-        events=(Resume(at=2, route=route),),
+        events=(event or Resume(at=2, route=route),),
         iterations=4,
         **fields,
     )
@@ -89,8 +107,8 @@ def test_what_the_plain_optimizer_loses_is_nobodys(route: str) -> None:
     assert outcome.verdict is Verdict.UNSUPPORTED
     assert outcome.divergence is None
     assert outcome.message == (
-        "Warms by itself does not go on from a checkpoint as if uninterrupted (iteration 2, parameter "
-        "embedding.weight), and neither does this"
+        "Warms by itself does not go on as if it had not been saved, loaded or read (iteration 2, parameter "
+        "embedding.weight), nor does this"
     )
 
 
@@ -103,6 +121,15 @@ def test_what_it_refuses_is_refused() -> None:
 def test_what_it_saves_is_saved() -> None:
     outcome = judged(OptimizerInBackward, SavesItself, expect=("weights-only",))
     assert outcome.verdict is Verdict.UNSUPPORTED
+
+
+def test_what_cannot_be_read_is_read_by_nobody() -> None:
+    read = Observe(at=1, what=("dcp",))
+    outcome = judged(OptimizerInBackward, HasAName, event=read)
+    assert outcome.verdict is Verdict.UNSUPPORTED
+    assert "(it raises KeyError: 'calls')" in outcome.message
+    assert judged(OptimizerInBackward, Warms, event=read).verdict is Verdict.EQUIVALENT
+    assert judged(ZeroedByReading, Warms, event=read).verdict is Verdict.NOT_EQUIVALENT
 
 
 @pytest.mark.parametrize("route", ["memory", "dcp"])

@@ -1,8 +1,8 @@
-"""Whether a run fails only where the plain optimizer, saved and loaded in the same way, does the same.
+"""Whether a run fails only where the plain optimizer, saved, loaded and read in the same way, does the same.
 
 The reference is never interrupted, and torch's own optimizers go on from a checkpoint as if they had not been either.
-Others need not: one keeps a counter that is in no state dict, or has an empty state where a checkpoint looks for it.
-Nobody who steps such a class inside backward can be held to more.
+Others need not: one keeps a counter that is in no state dict, or state that a checkpoint cannot take. Nobody who steps
+such a class inside backward can be held to more.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from inbackward.judging.compare import compare
 from inbackward.judging.expectations import unmet
 from inbackward.judging.together import on_all_ranks
 from inbackward.judging.verdict import Outcome, Verdict, quote
-from inbackward.scenario import Resume, Scenario
+from inbackward.scenario import Observe, Resume, Scenario
 from inbackward.training import Implementation, Trace, World, optimizer_class, train_in_backward, train_plain
 from inbackward.training.remembering import reference_run
 from inbackward.training.reshard import resharding
 
 
-def may_not_resume(implementation: Implementation, scenario: Scenario) -> bool:
-    """Whether the scenario saves and loads an optimizer of which it is not known that it goes on as before."""
-    saves = any(isinstance(event, Resume) for event in scenario.events) and not resharding(scenario)
+def may_not_survive(implementation: Implementation, scenario: Scenario) -> bool:
+    """Whether the scenario saves, loads or reads an optimizer of which it is not known that it goes on as before."""
+    saves = any(isinstance(event, Resume | Observe) for event in scenario.events) and not resharding(scenario)
     return saves and not optimizer_class(scenario.optimizer.cls, implementation).__module__.startswith("torch.optim.")
 
 
@@ -39,18 +39,23 @@ def as_plain(
     reference, _ = on_all_ranks(world, lambda: reference_run(scenario, device, implementation))
     for saved in dict.fromkeys((scenario, _in_memory(scenario))):
         plain, blamed_too = on_all_ranks(world, lambda saved=saved: train_plain(implementation, saved, device))  # type: ignore[misc]
-        why = _difference(plain, reference) or next(iter(_unsafe(plain)), "")
-        alike = blamed == blamed_too and _unsafe(candidate) == _unsafe(plain) and not _difference(candidate, plain)
-        if candidate.error is None:  # what was saved is the same; all else that the scenario expects must hold
-            others = scenario.with_(expect=tuple(e for e in scenario.expect if e != "weights-only"))
-            alike = alike and not unmet(others, candidate, plain)
-        if not world.any(not alike) and world.any(bool(why)):
+        found = world.share(_difference(plain, reference) or next(iter(_unsafe(plain)), ""))
+        why = next((difference for difference in found if difference), "")
+        if not world.any(blamed != blamed_too or not _is_as(plain, candidate, scenario)) and why:
             cls = optimizer_class(scenario.optimizer.cls, implementation).__name__
             message = (
-                f"{cls} by itself does not go on from a checkpoint as if uninterrupted ({why}), and neither does this"
+                f"{cls} by itself does not go on as if it had not been saved, loaded or read ({why}), nor does this"
             )
             return replace(outcome, verdict=Verdict.UNSUPPORTED, message=message, divergence=None, traceback="")
     return outcome
+
+
+def _is_as(plain: Trace, candidate: Trace, scenario: Scenario) -> bool:
+    """Whether a candidate goes as the plain run, and meets what the scenario expects of all but its state dicts."""
+    if _difference(candidate, plain) or _unsafe(candidate) != _unsafe(plain):
+        return False
+    others = scenario.with_(expect=tuple(e for e in scenario.expect if e != "weights-only"))
+    return candidate.error is not None or not unmet(others, candidate, plain)
 
 
 def _in_memory(scenario: Scenario) -> Scenario:

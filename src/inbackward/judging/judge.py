@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from inbackward.judging.aftermath import moved_beside
-from inbackward.judging.as_plain import as_plain, may_not_resume
+from inbackward.judging.as_plain import as_plain, may_not_survive
 from inbackward.judging.bits import max_abs, max_ulp, needed_rtol
 from inbackward.judging.compare import Comparison, Mismatch, compare, same_model_and_state, tensors
 from inbackward.judging.expectations import unmet
@@ -50,7 +50,7 @@ def judge(implementation: Implementation, scenario: Scenario, device: torch.devi
     started = time.perf_counter()
     try:
         outcome = _judge(implementation, scenario, device, world)
-        if may_not_resume(implementation, scenario) and world.any(outcome.verdict.fails):
+        if may_not_survive(implementation, scenario) and world.any(outcome.verdict.fails):
             outcome = as_plain(outcome, implementation, scenario, device, world)
     except NotRun as reason:
         outcome = Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=str(reason))
