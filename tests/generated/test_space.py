@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from benchmarks.ten_thousand import FAULTS, LEAST_SHARE, TOTAL, drawn, restricte
 
 from inbackward import Scenario
 from inbackward.judging import Verdict, judge
-from inbackward.requirements import CATALOGUE, default_arms, items
-from inbackward.scenario import Observe, without
+from inbackward.requirements import CATALOGUE, arms_of, default_arms, items
+from inbackward.scenario import Edit, Observe, without
 from inbackward.scenario.generator import generate
 from inbackward.scenario.space import drawable
 from inbackward.scenario.space.rules import COMPANIONS, MAY_REFUSE
@@ -112,3 +113,20 @@ def test_a_subtle_fault_is_caught(name: str, id: str) -> None:
             assert judge(targets()["ours"], run, CPU).verdict is Verdict.EQUIVALENT
             return
     pytest.fail(f"{name} was not caught")
+
+
+class ThreeBetas(torch.optim.SGD):
+    def __init__(self, params: Any, betas: tuple[float, float, float] = (0.9, 0.95, 0.99)) -> None:
+        super().__init__(params, lr=0.1)
+        for group in self.param_groups:
+            group.setdefault("betas", betas)
+        self.defaults["betas"] = betas
+
+
+def test_as_many_betas_are_drawn_as_a_class_has() -> None:
+    arms, ids = arms_of([(ThreeBetas, {})]), ("param-groups", "weight-decay-schedule")
+    scenarios = [generate(0, id, index, arms) for id in ids for index in range(40)]
+    scenarios += [scenario for id in ids for scenario in CATALOGUE[id].scenarios(arms)]
+    betas = [g.options["betas"] for s in scenarios for g in s.groups if "betas" in g.options]
+    edits = [e.value for s in scenarios for e in s.events if isinstance(e, Edit) and e.name == "betas"]
+    assert {len(found) for found in betas} == {len(found) for found in edits} == {3}

@@ -9,7 +9,7 @@ import torch
 
 from inbackward import Implementation, OptimizerInBackward
 from inbackward.judging import Outcome, Verdict
-from inbackward.scenario import Event, ModelConfig, Observe, OptimizerConfig, Resume, Scenario
+from inbackward.scenario import ModelConfig, Observe, OptimizerConfig, Resume, Scenario
 from inbackward.scenario.configs import class_path
 from inbackward.verification import Suite
 
@@ -63,6 +63,15 @@ class ZeroedByReading(OptimizerInBackward):
         return saved
 
 
+class WrongBefore(OptimizerInBackward):
+    """Wrong from the first iteration on."""
+
+    def _apply(self, parameters: Any) -> None:
+        for p in parameters:
+            p.grad.mul_(1.01)
+        super()._apply(parameters)
+
+
 class Remembers(OptimizerInBackward):
     """Goes on as if uninterrupted, which is more than the class does."""
 
@@ -89,14 +98,10 @@ class HasAName(Warms):
         self.state["calls"] = torch.ones(1)  # type: ignore[index]
 
 
-def judged(cls: Any, optimizer: Any, route: str = "memory", event: Event | None = None, **fields: Any) -> Outcome:
-    scenario = Scenario(
-        model=ModelConfig(layers=1),
-        optimizer=OptimizerConfig(cls=class_path(optimizer), kwargs={}),
-        events=(event or Resume(at=2, route=route),),
-        iterations=4,
-        **fields,
-    )
+def judged(cls: Any, optimizer: Any, route: str = "memory", **fields: Any) -> Outcome:
+    fields.setdefault("events", (Resume(at=2, route=route),))
+    optimizer_config = OptimizerConfig(cls=class_path(optimizer), kwargs={})
+    scenario = Scenario(model=ModelConfig(layers=1), optimizer=optimizer_config, iterations=4, **fields)
     implementation = Implementation.drop_in(cls, optimizers=[optimizer])
     return Suite(implementation).judge(scenario)
 
@@ -124,12 +129,21 @@ def test_what_it_saves_is_saved() -> None:
 
 
 def test_what_cannot_be_read_is_read_by_nobody() -> None:
-    read = Observe(at=1, what=("dcp",))
-    outcome = judged(OptimizerInBackward, HasAName, event=read)
+    read = (Observe(at=1, what=("dcp",)),)
+    outcome = judged(OptimizerInBackward, HasAName, events=read)
     assert outcome.verdict is Verdict.UNSUPPORTED
     assert "(it raises KeyError: 'calls')" in outcome.message
-    assert judged(OptimizerInBackward, Warms, event=read).verdict is Verdict.EQUIVALENT
-    assert judged(ZeroedByReading, Warms, event=read).verdict is Verdict.NOT_EQUIVALENT
+    assert judged(OptimizerInBackward, Warms, events=read).verdict is Verdict.EQUIVALENT
+    assert judged(ZeroedByReading, Warms, events=read).verdict is Verdict.NOT_EQUIVALENT
+
+
+def test_to_come_further_than_the_plain_optimizer_is_no_failure() -> None:
+    """The step that is a rehearsal makes the name, which stays with the plain optimizer alone."""
+    read = Observe(at=0, what=("dcp",)), Observe(at=1, what=("dcp",))
+    outcome = judged(OptimizerInBackward, HasAName, events=read)
+    assert outcome.verdict is Verdict.UNSUPPORTED
+    assert outcome.compared > 0
+    assert judged(WrongBefore, HasAName, events=read).verdict is Verdict.BROKEN
 
 
 @pytest.mark.parametrize("route", ["memory", "dcp"])
@@ -162,3 +176,30 @@ class Copy(torch.optim.AdamW):
 def test_so_is_one_of_anothers_that_survives() -> None:
     assert judged(OptimizerInBackward, Copy).verdict is Verdict.EQUIVALENT
     assert judged(LosesState, Copy).verdict is Verdict.NOT_EQUIVALENT
+
+
+class StartsLate(torch.optim.SGD):
+    """Does nothing in its first iterations, as one that estimates something does."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr)
+        for group in self.param_groups:
+            group["calls"] = 0
+
+    def step(self, closure: Any = None) -> None:
+        if self.param_groups[0]["calls"] >= 3:
+            super().step()
+        for group in self.param_groups:
+            group["calls"] += 1
+
+
+def test_what_moves_nothing_shows_nothing() -> None:
+    outcome = judged(OptimizerInBackward, StartsLate, events=(), expect=("moved",))
+    assert outcome.verdict is Verdict.EQUIVALENT
+    config = OptimizerConfig(cls=class_path(StartsLate), kwargs={})
+    scenario = Scenario(model=ModelConfig(layers=1), optimizer=config, iterations=3, expect=("moved",))
+    outcome = Suite(Implementation.drop_in(OptimizerInBackward, optimizers=[StartsLate])).judge(scenario)
+    assert outcome.verdict is Verdict.NOT_RUN
+    assert outcome.message == (
+        "StartsLate moves no parameter in 3 iterations of the usual loop, so that nothing is shown"
+    )

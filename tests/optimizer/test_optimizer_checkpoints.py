@@ -279,6 +279,24 @@ def counting(where: str) -> Make:
     return lambda model: OptimizerInBackward(model.parameters(), cls, lr=0.1, momentum=0.9)
 
 
+class MovesAtZero(torch.optim.SGD):
+    """By a bit, whatever the lr."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        super().step()
+        for p in (p for group in self.param_groups for p in group["params"] if p.grad is not None):
+            p.mul_(1.001)
+
+
+def test_nor_does_it_where_a_step_at_lr_0_moves_parameters() -> None:
+    model = build()
+    optimizer = OptimizerInBackward(model.parameters(), MovesAtZero, lr=0.1, momentum=0.9)
+    before = copy.deepcopy(model.state_dict())
+    assert len(dcp.get_optimizer_state_dict(model, optimizer)["state"]) == 8
+    assert same(before, model.state_dict())
+
+
 @pytest.mark.parametrize("where", ["group", "attribute", "state"])
 def test_nor_does_it_of_what_a_class_counts_for_itself(where: str) -> None:
     model, twin = build(), build()

@@ -19,22 +19,38 @@ def unmet(scenario: Scenario, candidate: Trace, reference: Trace) -> Divergence 
     return None
 
 
+def nothing_moves(scenario: Scenario, reference: Trace) -> str:
+    """Why a run shows nothing, or ``""``: an optimizer that is not torch's may leave all parameters alone at first."""
+    last = len(reference.records) - 1
+    trained = _had_gradient(reference)
+    idle = trained and not any(_moves(reference, name, last) for name in trained)
+    if not idle or "moved" not in scenario.expect or scenario.optimizer.of_torch:
+        return ""
+    name = scenario.optimizer.cls.rpartition(":")[2]
+    return f"{name} moves no parameter in {last + 1} iterations of the usual loop, so that nothing is shown"
+
+
+def _had_gradient(trace: Trace) -> set[str]:
+    return set().union(*(r.gradients_after_backward for r in trace.records)) & trace.trainable
+
+
+def _moves(trace: Trace, name: str, last: int) -> bool:
+    return not same_bits(trace.records[last].parameters[name], trace.initial.parameters[name])
+
+
 def _moved(candidate: Trace, reference: Trace) -> Divergence | None:
     """Every trainable parameter that a gradient moved in the reference has moved.
 
     A bias before a batch norm has a gradient of rounding size only, and a small lr leaves it where it is.
     """
     last = len(candidate.records) - 1
-    had_gradient = set().union(*(r.gradients_after_backward for r in reference.records)) & reference.trainable
-
-    def moved(trace: Trace, name: str) -> bool:
-        return not same_bits(trace.records[last].parameters[name], trace.initial.parameters[name])
-
-    if had_gradient and not any(moved(reference, name) for name in had_gradient):
+    had_gradient = _had_gradient(reference)
+    moving = {name for name in had_gradient if _moves(reference, name, last)}
+    if had_gradient and not moving:
         detail = "nothing moves in the reference either: something has changed torch itself"
         return Divergence(iteration=last, quantity="parameter", name="", detail=detail)
-    for name in sorted(had_gradient):
-        if moved(reference, name) and not moved(candidate, name):
+    for name in sorted(moving):
+        if not _moves(candidate, name, last):
             return Divergence(iteration=last, quantity="parameter", name=name, detail="has a gradient, never moved")
     return None
 

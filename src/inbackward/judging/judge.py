@@ -14,7 +14,7 @@ from inbackward.judging.aftermath import moved_beside
 from inbackward.judging.as_plain import as_plain, may_not_survive
 from inbackward.judging.bits import max_abs, max_ulp, needed_rtol
 from inbackward.judging.compare import Comparison, Mismatch, compare, same_model_and_state, tensors
-from inbackward.judging.expectations import unmet
+from inbackward.judging.expectations import nothing_moves, unmet
 from inbackward.judging.interruption import interrupted
 from inbackward.judging.noise import LIMIT, RUNS, Floor, Rounding
 from inbackward.judging.power import missing_power
@@ -50,7 +50,7 @@ def judge(implementation: Implementation, scenario: Scenario, device: torch.devi
     started = time.perf_counter()
     try:
         outcome = _judge(implementation, scenario, device, world)
-        if may_not_survive(implementation, scenario) and world.any(outcome.verdict.fails):
+        if may_not_survive(scenario) and world.any(outcome.verdict.fails):
             outcome = as_plain(outcome, implementation, scenario, device, world)
     except NotRun as reason:
         outcome = Outcome(scenario=scenario, verdict=Verdict.NOT_RUN, message=str(reason))
@@ -80,6 +80,10 @@ def _judge(implementation: Implementation, scenario: Scenario, device: torch.dev
         if world.rank in blamed | blamed_too:
             return _judge_errors(implementation, scenario, device, candidate, reference)
         return Outcome(scenario=scenario, verdict=Verdict.EQUIVALENT)  # it fell with the others
+
+    idle = world.share(nothing_moves(scenario, reference))
+    if all(idle):
+        raise NotRun(idle[0])
 
     comparison = compare(candidate, reference)
     apart = disagreement(world, candidate)

@@ -390,7 +390,7 @@ class OptimizerInBackward(OptimizerWrapper):
             if id(p) in self._updated:
                 raise self._second(p)
         if left and not self._brought and is_rehearsal(self._inner, left):
-            self._rehearsal.hold(self._inner)
+            self._rehearsal.hold(self._inner, self._in_places, left)
         else:
             if left:
                 self._rehearsal.forget()

@@ -54,6 +54,10 @@ class PartialStep:
             for p in group["params"]:
                 p.grad = None
 
+    def written_to_groups(self) -> list[tuple[int, str, Any]]:
+        """What the optimizer wrote into its groups since the last time: index, name and value."""
+        return self._own.of_groups()
+
     def settle(self) -> None:
         """Let the optimizer have what it wrote of its own since the last time."""
         self._own.settle()

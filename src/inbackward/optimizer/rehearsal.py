@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from numbers import Number
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from inbackward.optimizer.own_values import OwnValues
+from inbackward.optimizer.partial_step import PartialStep
 
 
 def is_rehearsal(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
@@ -32,16 +33,19 @@ class Rehearsal:
     def __init__(self) -> None:
         self._made: list[tuple[dict[Any, Any], Any]] = []
 
-    def hold(self, optimizer: Optimizer) -> None:
-        """Make the state, and what a first step adds to a group: a step on copies, with the counters then set to 0."""
+    def hold(self, optimizer: Optimizer, in_places: bool, parameters: Iterable[Tensor]) -> None:
+        """Make the state, and what a first step adds to a group: by a step on copies, with the counters then set to 0.
+
+        Each parameter by itself, as it takes a copy: some optimizers move at an lr of 0 (MADGRAD, by a rounding).
+        """
+        alone = PartialStep(optimizer, in_places)
+        for p in parameters:
+            before = p.detach().clone()
+            alone.step([p])
+            with torch.no_grad():
+                p.copy_(before)
         groups = optimizer.param_groups
-        own, copies = OwnValues(optimizer), {i: dict(group) for i, group in enumerate(groups)}
-        optimizer.param_groups = list(copies.values())
-        try:
-            own.during(optimizer.step, copies, stepped=copies)
-        finally:
-            optimizer.param_groups = groups
-        for i, name, value in own.of_groups():
+        for i, name, value in alone.written_to_groups():
             if name not in groups[i]:
                 groups[i][name] = _zero(value)
                 self._made.append((groups[i], name))

@@ -300,5 +300,6 @@ def gradient_access(arms: Arms) -> Iterator[Scenario]:
 )
 def stale_read(arms: Arms) -> Iterator[Scenario]:
     for arm in arms:
-        yield arm.run("head-read-last", model=ModelConfig(layers=1, late_read=True))
-        yield arm.run("step-schedule", model=ModelConfig(layers=1, late_read=True), schedule=step_lr())
+        late = ModelConfig(layers=1, late_read=True)
+        yield arm.run("head-read-last", model=late, expect=("moved",))
+        yield arm.run("step-schedule", model=late, schedule=step_lr(), expect=("moved",))

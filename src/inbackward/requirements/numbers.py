@@ -8,7 +8,17 @@ from dataclasses import replace
 from inbackward.requirements.arms import Arm, is_default
 from inbackward.requirements.catalogue import requirement
 from inbackward.requirements.optimizer_table import TABLE
-from inbackward.scenario import DataConfig, Edit, GroupConfig, ModelConfig, NonFinite, Resume, Scenario, ScheduleConfig
+from inbackward.scenario import (
+    DataConfig,
+    Edit,
+    GroupConfig,
+    ModelConfig,
+    NonFinite,
+    Resume,
+    Scenario,
+    ScheduleConfig,
+    betas_like,
+)
 
 Arms = tuple[Arm, ...]
 
@@ -221,10 +231,10 @@ def _other_values(arm: Arm) -> dict[str, object]:
         "lr": 0.3 * float(arm.defaults.get("lr", 1.0)),
         "weight_decay": 0.3,
         "momentum": 0.5,
-        "betas": (0.6, 0.8),
+        "betas": betas_like(arm.defaults.get("betas"), 0.6, 0.8),
         "eps": 0.05,
     }
-    return {key: value for key, value in others.items() if arm.has(key)}
+    return {key: value for key, value in others.items() if arm.has(key) and value is not None}
 
 
 def _with_tensor_lr(arm: Arm) -> Arm:

@@ -113,6 +113,11 @@ class DataConfig:
             require_size(getattr(self, name), f"data.{name}")
 
 
+def betas_like(betas: Any, low: float, high: float) -> tuple[float, ...] | None:
+    """As many as a class has by default, `high` the last of them; ``None`` where it has no tuple of them."""
+    return (*(low,) * (len(betas) - 1), high) if isinstance(betas, tuple | list) and betas else None
+
+
 def class_path(cls: Any) -> str:
     """``module:qualified name``, the form in which a scenario names a class.
 
@@ -135,6 +140,11 @@ class OptimizerConfig:
         require(self.cls.count(":") == 1, f"optimizer.cls is {self.cls!r}; write it as module:Class")
         require("params" not in self.kwargs, "optimizer.kwargs holds 'params'; the groups belong in scenario.groups")
         require(not self.tensor_lr or "lr" in self.kwargs, "optimizer.tensor_lr needs an lr in optimizer.kwargs")
+
+    @property
+    def of_torch(self) -> bool:
+        """Whether it is one of torch's own."""
+        return self.cls.startswith(("torch.optim:", "torch.optim."))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from inbackward.scenario.choices import Choices
-from inbackward.scenario.configs import DataConfig, GroupConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from inbackward.scenario.configs import (
+    DataConfig,
+    GroupConfig,
+    ModelConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+    betas_like,
+)
 from inbackward.scenario.events import Event
 from inbackward.scenario.scenario import Scenario
 
@@ -51,11 +58,15 @@ class Draft:
         return feature in self.features
 
     def knows(self, *hyperparameters: str) -> bool:
-        """Whether the optimizer's groups have them: a pair of betas, and plain numbers for the rest."""
+        """Whether the optimizer's groups have them: a tuple of betas, and plain numbers for the rest."""
         return all(
             name in self.arm.defaults and (name == "betas") == isinstance(self.arm.defaults[name], (tuple, list))
             for name in hyperparameters
         )
+
+    def betas(self, low: float, high: float) -> tuple[float, ...] | None:
+        """See ``betas_like``."""
+        return betas_like(self.arm.defaults.get("betas"), low, high)
 
     @property
     def lr(self) -> float:

@@ -62,7 +62,7 @@ def other_options(d: Draft, last: bool = False) -> dict[str, Any]:
         "lr": d.lr * d.choices.one_of((0.3, 2)),
         "weight_decay": d.choices.one_of((0.3, 0.0)),
         "momentum": 0.6,
-        "betas": (0.6, 0.8),
+        "betas": d.betas(0.6, 0.8),
         "eps": 0.05,
     }
     known = [name for name in values if d.knows(name)]

@@ -84,7 +84,7 @@ def lr_schedule(d: Draft) -> None:
 
 @feature("weight-decay-schedule", share=0.2)
 def weight_decay_schedule(d: Draft) -> None:
-    values: dict[str, Any] = {"weight_decay": 0.3, "momentum": 0.4, "betas": (0.5, 0.7), "eps": 0.02}
+    values: dict[str, Any] = {"weight_decay": 0.3, "momentum": 0.4, "betas": d.betas(0.5, 0.7), "eps": 0.02}
     known = [name for name in values if d.knows(name)]
     if "momentum" in known and not d.momentum:
         known.remove("momentum")  # not every class can begin with it later
