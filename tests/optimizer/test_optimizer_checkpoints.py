@@ -297,6 +297,36 @@ def test_nor_does_it_where_a_step_at_lr_0_moves_parameters() -> None:
     assert same(before, model.state_dict())
 
 
+class CachesItsFactor(torch.optim.SGD):
+    """In a list of its groups, for the other parameters of the iteration, as RAdam once did."""
+
+    def __init__(self, params: Any, **kwargs: Any) -> None:
+        super().__init__(params, **kwargs)
+        for group in self.param_groups:
+            group["cache"] = [[None, None]]
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                calls = self.state[p].setdefault("step", 0)
+                if group["cache"][0][0] != calls:
+                    group["cache"][0] = [calls, group["lr"]]
+                p.grad.mul_(group["cache"][0][1])
+                self.state[p]["step"] += 1
+        super().step()
+
+
+def test_nor_does_it_to_what_is_kept_in_lists() -> None:
+    model, twin = build(), build()
+    optimizer, twin_optimizer = (
+        OptimizerInBackward(side.parameters(), CachesItsFactor, lr=0.1) for side in (model, twin)
+    )
+    assert len(dcp.get_optimizer_state_dict(model, optimizer)["state"]) == 8
+    iterate(model, optimizer, 0)
+    iterate(twin, twin_optimizer, 0)
+    assert same(model.state_dict(), twin.state_dict())
+
+
 @pytest.mark.parametrize("where", ["group", "attribute", "state"])
 def test_nor_does_it_of_what_a_class_counts_for_itself(where: str) -> None:
     model, twin = build(), build()

@@ -38,13 +38,16 @@ class Rehearsal:
 
         Each parameter by itself, as it takes a copy: some optimizers move at an lr of 0 (MADGRAD, by a rounding).
         """
-        alone = PartialStep(optimizer, in_places)
-        for p in parameters:
-            before = p.detach().clone()
-            alone.step([p])
-            with torch.no_grad():
-                p.copy_(before)
-        groups = optimizer.param_groups
+        alone, groups = PartialStep(optimizer, in_places), optimizer.param_groups
+        optimizer.param_groups = [{name: _apart(value) for name, value in group.items()} for group in groups]
+        try:
+            for p in parameters:
+                before = p.detach().clone()
+                alone.step([p])
+                with torch.no_grad():
+                    p.copy_(before)
+        finally:
+            optimizer.param_groups = groups
         for i, name, value in alone.written_to_groups():
             if name not in groups[i]:
                 groups[i][name] = _zero(value)
@@ -59,6 +62,13 @@ class Rehearsal:
         while self._made:
             entries, name = self._made.pop()
             entries.pop(name, None)
+
+
+def _apart(value: Any) -> Any:
+    """Containers, in which a step may note something (RAdam of older days), but not the parameters in one."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_apart, value)) if type(value) in (list, tuple) else value
+    return {key: _apart(item) for key, item in value.items()} if type(value) is dict else value
 
 
 def _zero(value: Any) -> Any:
