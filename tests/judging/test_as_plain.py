@@ -72,6 +72,17 @@ class WrongBefore(OptimizerInBackward):
         super()._apply(parameters)
 
 
+KEPT: list[Any] = []
+
+
+class Leaks(OptimizerInBackward):
+    """Keeps every parameter it has ever updated, and more."""
+
+    def _apply(self, parameters: Any) -> None:
+        KEPT.extend(object() for _ in range(500))
+        super()._apply(parameters)
+
+
 class Remembers(OptimizerInBackward):
     """Goes on as if uninterrupted, which is more than the class does."""
 
@@ -111,14 +122,14 @@ def test_what_the_plain_optimizer_loses_is_nobodys(route: str) -> None:
     outcome = judged(OptimizerInBackward, Warms, route)
     assert outcome.verdict is Verdict.UNSUPPORTED
     assert outcome.divergence is None
-    assert outcome.message == (
-        "Warms by itself does not go on as if it had not been saved, loaded or read (iteration 2, parameter "
-        "embedding.weight), nor does this"
-    )
+    who = "Warms by itself, by its own state dict," if route == "dcp" else "Warms by itself"
+    what = "does not go on as if it had not been saved, loaded or read"
+    assert outcome.message == f"{who} {what} (iteration 2, parameter embedding.weight), nor does this"
 
 
-def test_what_it_refuses_is_refused() -> None:
-    outcome = judged(OptimizerInBackward, CannotLoad)
+@pytest.mark.parametrize("route", ["memory", "file", "dcp", "process"])
+def test_what_it_refuses_is_refused(route: str) -> None:
+    outcome = judged(OptimizerInBackward, CannotLoad, route)
     assert outcome.verdict is Verdict.UNSUPPORTED
     assert "(it raises KeyError: 'calls')" in outcome.message
 
@@ -158,6 +169,9 @@ def test_to_fail_in_something_else_too_is_a_failure() -> None:
     assert judged(AllAtStep, Warms, expect=()).verdict is Verdict.UNSUPPORTED
     outcome = judged(AllAtStep, Warms, expect=("gradients-freed",))
     assert outcome.verdict is Verdict.NOT_EQUIVALENT
+    assert judged(AllAtStep, CannotLoad, expect=()).verdict is Verdict.UNSUPPORTED
+    assert judged(AllAtStep, CannotLoad, expect=("gradients-freed",)).verdict.fails
+    assert judged(Leaks, Warms, expect=("no-leak",)).verdict is Verdict.NOT_EQUIVALENT
 
 
 def test_to_go_on_as_if_uninterrupted_is_right_still() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from functools import partial
 from typing import Any, ClassVar
@@ -247,14 +248,14 @@ def test_it_is_tried_with_groups_like_those_that_there_are(monkeypatch: pytest.M
     groups = [{"params": [p], "lr": lr} for p, lr in zip(model.block.parameters(), (0.2, 0.3), strict=True)]
     monkeypatch.setattr(Listens, "seen", [])
     OptimizerInBackward([*groups, {"params": [model.scale], "lr": 0.4}], Listens, lr=0.1)
-    assert Listens.seen == [[(1, 0.2), (1, 0.3), (1, 0.4)], *[[(2, 0.2), (1, 0.4)]] * 4]
+    assert Listens.seen == [[(1, 0.2), (1, 0.3), (1, 0.4)], *[[(2, 0.2), (1, 0.4)]] * 4, *[[(2, 0.2)]] * 2]
     monkeypatch.setattr(Listens, "seen", [])
     odd = [*groups, {"params": [model.scale], "lr": 0.2}]
     OptimizerInBackward(odd, Listens, lr=0.1)
-    assert Listens.seen[1:] == [[(2, 0.2), (1, 0.3)]] * 4  # two that differ
+    assert Listens.seen[1:5] == [[(2, 0.2), (1, 0.3)]] * 4  # two that differ
     monkeypatch.setattr(Listens, "seen", [])
     OptimizerInBackward([{"params": model.branch.parameters(), "lr": 0.5}], Listens, lr=0.1)
-    assert Listens.seen == [[(2, 0.5)], *[[(2, 0.5), (1, 0.5)]] * 4]
+    assert Listens.seen == [[(2, 0.5)], *[[(2, 0.5), (1, 0.5)]] * 4, *[[(2, 0.5)]] * 2]
 
 
 class TakesNoGroups(ClipsAll):
@@ -344,6 +345,47 @@ def coupled_from(params: Any, **kwargs: Any) -> torch.optim.Optimizer:
 def test_a_function_of_constants_is_tried(make: Any) -> None:
     with pytest.raises(ValueError, match="it updates them otherwise one after the other than all at once; use it"):
         OptimizerInBackward(build().parameters(), make, lr=0.1)
+
+
+NOTED: list[Any] = []
+
+
+class Stats:
+    calls = 0
+
+
+def notes_within(what: Any) -> None:
+    [NOTED.append(what) for _ in range(1)]
+
+
+def notes_in_a_function(what: Any) -> None:
+    (lambda: NOTED.append(what))()
+
+
+def counts_in_a_class(what: Any) -> None:
+    Stats.calls += 1
+
+
+def counts_in_a_global(what: Any) -> None:
+    global CALLS
+    CALLS += 1
+
+
+CALLS = 0
+
+
+def logs(what: Any) -> None:
+    logging.warning(what)
+
+
+@pytest.mark.parametrize(
+    "friend", [notes_within, notes_in_a_function, counts_in_a_class, counts_in_a_global, logs], ids=lambda f: f.__name__
+)
+def test_a_function_that_notes_something_is_not_tried(friend: Any, caplog: pytest.LogCaptureFixture) -> None:
+    before = len(NOTED), Stats.calls, CALLS
+    OptimizerInBackward(build().parameters(), WithFriends, friend=friend, lr=0.1)
+    assert (len(NOTED), Stats.calls, CALLS) == before
+    assert not caplog.records
 
 
 class LeavesAtThree(torch.optim.SGD):

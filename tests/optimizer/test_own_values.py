@@ -76,6 +76,28 @@ class NoEmptyGroup(torch.optim.SGD):
         super().step()
 
 
+class ZerosForNone(torch.optim.SGD):
+    """Takes no gradient for a gradient of zeros, as Muon does so that ranks go in step."""
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            group["calls"] = group.get("calls", 0) + 1
+            for p in group["params"]:
+                if p.grad is None:
+                    p.grad = torch.zeros_like(p)
+        super().step()
+
+
+class SeesOneGroup(torch.optim.SGD):
+    """A class of no needs sees the groups that are updated, however many there are."""
+
+    most = 0
+
+    def step(self, closure: Any = None) -> None:
+        type(self).most = max(self.most, len(self.param_groups))
+        super().step()
+
+
 def two_groups(model: nn.Module) -> Any:
     first = list(model.block.parameters())
     return [{"params": first, "lr": 0.5}, {"params": [p for p in model.parameters() if all(p is not q for q in first)]}]
@@ -134,6 +156,29 @@ def test_and_where_they_must_once_another_is_added(groups: Any) -> None:
 
 def _with_new(model: nn.Module, iteration: int) -> torch.Tensor:
     return loss_of(model, iteration) + model.new.square().sum()  # type: ignore[operator, union-attr]
+
+
+def one_each(model: nn.Module) -> Any:
+    return [{"params": [p]} for p in model.parameters()]
+
+
+def test_where_they_need_not_no_more_are_shown_than_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build()
+    optimizer = OptimizerInBackward(one_each(model), SeesOneGroup, lr=0.1, bucket_bytes=0)
+    assert SeesOneGroup.most == 2, "in the trial"
+    monkeypatch.setattr(SeesOneGroup, "most", 0)
+    loss_of(model, 0).backward()
+    assert SeesOneGroup.most == 1
+    optimizer.step()
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("groups", [two_groups, lambda model: model.parameters()])
+def test_no_gradient_may_be_one_of_zeros(groups: Any, frozen: bool) -> None:
+    twins = Twins(ZerosForNone, groups=groups, lr=0.1, momentum=0.9, weight_decay=0.1)
+    if frozen:
+        twins.each(lambda model, optimizer: model.block.weight.requires_grad_(False))  # type: ignore[union-attr, operator]
+    twins.iterate(5)  # a branch is not always taken
 
 
 def test_they_keep_them_in_a_copy() -> None:
@@ -356,6 +401,43 @@ def test_an_attribute_that_is_set_is_the_optimizers() -> None:
     twins.each(lambda model, optimizer: setattr(optimizer, "bound", 0.1))
     twins.iterate(2)
     assert twins.optimizer.bound == 0.1
+    del twins.optimizer.bound
+    assert twins.optimizer.bound == 0.0  # that of the class, as for the plain one
     twins.optimizer.note = "mine"  # what the plain one does not have is the wrapper's
     assert not hasattr(twins.plain, "note")
     assert not hasattr(twins.optimizer._inner, "note")
+
+
+class SetsFirst(OptimizerInBackward):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.early = 1
+        super().__init__(*args, **kwargs)
+
+
+def test_a_subclass_may_set_its_own_before_there_is_an_optimizer() -> None:
+    optimizer = SetsFirst(build().parameters(), Clamps, lr=0.1)
+    iterate(build(), optimizer, 0)
+    assert "early" not in vars(optimizer._inner)
+
+
+class CopiesDefaults(torch.optim.Optimizer):
+    """Reads every entry that it has a default for, and takes no other."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            assert set(group) == {"params", "lr"}
+            options = {name: group[name] for name in self.defaults}
+            for p in (p for p in group["params"] if p.grad is not None):
+                p.add_(p.grad, alpha=-options["lr"])
+
+
+def test_the_defaults_are_the_optimizers_own() -> None:
+    twins = Twins(CopiesDefaults)
+    twins.iterate(2)
+    assert twins.optimizer.defaults == twins.plain.defaults == {"lr": 0.1}
+    copied = copy.deepcopy(twins.optimizer)
+    assert copied.defaults == copy.deepcopy(twins.plain).defaults

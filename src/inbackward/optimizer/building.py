@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from inbackward.optimizer.coupling import try_out
+from inbackward.optimizer.partial_step import Way
 from inbackward.optimizer.wrapper import OptimizerWrapper
 
 
@@ -19,8 +20,8 @@ def check_torch(version: str) -> None:
         raise RuntimeError(f"inbackward needs torch 2.6 or newer, found {version}: pip install 'torch>=2.6'")
 
 
-def build(params: ParamsT, optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any]) -> tuple[Optimizer, bool]:
-    """The wrapped optimizer and whether its groups must keep their places; or why it cannot step inside backward."""
+def build(params: ParamsT, optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any]) -> tuple[Optimizer, Way]:
+    """The wrapped optimizer, and the way in which it is to be stepped; or why it cannot step inside backward."""
     if not callable(optimizer_cls):
         raise TypeError(f"optimizer_cls must be an optimizer class such as torch.optim.AdamW, got {optimizer_cls!r}")
     if isinstance(params, torch.nn.Module):
@@ -44,10 +45,10 @@ def build(params: ParamsT, optimizer_cls: Callable[..., Optimizer], kwargs: dict
             f"{type(inner).__name__}(differentiable=True) cannot step inside backward(), as autograd would have to "
             "record the step within its own run: leave differentiable=False"
         )
-    why, in_places = try_out(optimizer_cls, kwargs, inner)
+    why, way = try_out(optimizer_cls, kwargs, inner)
     if why:
         raise ValueError(
             f"{type(inner).__name__} cannot step inside backward(), as its parameters depend on each other: tried on "
             f"three small ones, it {why}; use it as a plain optimizer"
         )
-    return inner, in_places
+    return inner, way

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from inbackward.optimizer.own_values import OF_PARAMETERS, Coupled, equal, is_of_torch, is_value
-from inbackward.optimizer.partial_step import PartialStep, bare_step
+from inbackward.optimizer.partial_step import UNKNOWN, WAYS, PartialStep, Way, bare_step
 from inbackward.optimizer.repeatable import is_copyable, is_repeatable
 
 ITERATIONS = 3
@@ -28,7 +28,7 @@ ORDERS = ("", ", the last first,")  # in which they are updated; a backward begi
 SEED = 0
 
 
-def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wanted: Optimizer) -> tuple[str, bool]:
+def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wanted: Optimizer) -> tuple[str, Way]:
     """How three parameters of an optimizer depend on each other, or `""`, also where that cannot be tried.
 
     Some estimate one number from all gradients (Prodigy, D-Adaptation), clip by a norm of their own over all of them,
@@ -41,36 +41,48 @@ def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wan
         wanted: the one that is to be used; the trial is with two groups such as it has, which differ if any do.
 
     Returns:
-        The reason, and whether the groups are to keep their places (see `PartialStep`). Those of a class that is not
-        torch's are, but where it takes no group without parameters.
+        The reason, and the way in which one is to be stepped for some of its parameters.
     """
-    ways = (False,) if is_of_torch(wanted) else (True, False)
     make = partial(optimizer_cls, **kwargs)
     # Fake tensors have no numbers, and some other mode may watch what happens.
     if _get_current_dispatch_mode() is not None or not is_repeatable(make):
-        return "", ways[0]
+        return "", Way() if is_of_torch(wanted) else UNKNOWN
     options = [{k: v for k, v in group.items() if k not in OF_PARAMETERS} for group in wanted.param_groups]
     options = [options[0], next((other for other in reversed(options) if not equal(other, options[0])), options[0])]
     with _leaving_no_trace():
-        # Not every class takes groups, nor the dtype that shows more.
-        for given, dtype in product((options, []) if is_copyable(options) else ([],), (torch.float64, torch.float32)):
-            train = partial(_train, make, given, dtype)
+        # Not every class takes groups, nor the dtype that shows more, nor a parameter without a gradient.
+        kinds = product((options, []) if is_copyable(options) else ([],), (torch.float64, torch.float32), (True, False))
+        for given, dtype, missing in kinds:
+            train = partial(_train, make, given, dtype, missing)
             try:
                 together, drawn = train(), _numbers_were_drawn()
                 again = train()
             except (Exception, SystemExit):  # not made for such parameters, on this device; what it does says nothing
                 continue
             if not equal(together.parameters, again.parameters):
-                return "", ways[0]
+                return "", Way() if is_of_torch(wanted) else UNKNOWN
             kept = {name: value for name, value in together.kept.items() if equal(value, again.kept.get(name))}
             together = together._replace(kept=kept)
             orders = ORDERS[:1] if drawn else ORDERS  # another order would give each parameter other random numbers
-            for in_places in ways:
-                why = _why_not(train, together, orders, in_places)
+            if is_of_torch(wanted):
+                return _why_not(train, together, orders, Way()), Way()
+            for way in WAYS:
+                why = _why_not(train, together, orders, way)
                 if not why:
-                    return "", in_places
-            return why, False
-    return "", ways[0]
+                    return "", way._replace(in_places=way.in_places or (bool(given) and _needs_places(train, way)))
+            return why, Way()
+    return "", Way() if is_of_torch(wanted) else UNKNOWN
+
+
+def _needs_places(train: Callable[..., _Trained], way: Way) -> bool:
+    """Whether groups must keep their places once another is added."""
+    train = partial(train, late=True)
+    try:
+        together = train()
+    except (Exception, SystemExit):
+        return False
+    in_places = way._replace(in_places=True)
+    return bool(_why_not(train, together, ORDERS[:1], way)) and not _why_not(train, together, ORDERS[:1], in_places)
 
 
 class _Trained(NamedTuple):
@@ -78,11 +90,11 @@ class _Trained(NamedTuple):
     kept: dict[str, list[Any]]
 
 
-def _why_not(train: Callable[..., _Trained], together: _Trained, orders: tuple[str, ...], in_places: bool) -> str:
+def _why_not(train: Callable[..., _Trained], together: _Trained, orders: tuple[str, ...], way: Way) -> str:
     """Why the parameters cannot be updated one after the other, or `""`."""
     for order in orders:
         try:
-            apart = train(by_one=partial(PartialStep, in_places=in_places), order=order)
+            apart = train(by_one=partial(PartialStep, way=way), order=order)
         except Coupled as coupled:
             return coupled.what
         except (Exception, SystemExit) as error:
@@ -102,30 +114,44 @@ def _train(
     make: Callable[[Any], Optimizer],
     options: list[dict[str, Any]],
     dtype: torch.dtype,
+    missing: bool,
     by_one: Callable[[Optimizer], PartialStep] | None = None,
     order: str = ORDERS[0],
+    late: bool = False,
 ) -> _Trained:
-    """What there is after a few updates."""
+    """What there is after a few updates.
+
+    Args:
+        missing: one parameter has no gradient in one of them.
+        late: the last group is added after the first of them.
+    """
     torch.default_generator.manual_seed(SEED)
     make, options = copy.deepcopy((make, options))  # together, as one may hold what is in the other
     parameters: list[Tensor] = [torch.nn.Parameter(_matrix(rows, scale, dtype)) for rows, scale in SHAPES]
     parts = parameters[:2], parameters[2:]
-    given = [{**group, "params": part} for group, part in zip(options, parts, strict=True)] if options else parameters
-    optimizer = make(given)
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    if [id(p) for p in held] != [id(p) for p in parameters]:
+    groups = [{**group, "params": part} for group, part in zip(options, parts, strict=True)] if options else []
+    added = [groups.pop()] if late else []
+    optimizer = make(groups or parameters)
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    if held != list(map(id, parts[0] if late else parameters)):
         raise LookupError("it has other parameters than it was given")
     if callable(train := getattr(optimizer, "train", None)):
         train()  # schedule-free ones step in that mode only
     alone = by_one(optimizer) if by_one else None
     for iteration in range(ITERATIONS):
+        while added and iteration:
+            optimizer.add_param_group(added.pop())
         for p, (rows, scale) in zip(parameters, SHAPES, strict=True):
             p.grad = _matrix(rows, scale + iteration, dtype) ** 5  # of all sizes, as a bound may be on one
+        if missing and iteration == 1:
+            parameters[1].grad = None
         if alone is None:
             bare_step(optimizer)
             continue
-        for p in parameters if order == ORDERS[0] else reversed(parameters):
+        ready = [p for p in parameters if p.grad is not None]
+        for p in ready if order == ORDERS[0] else reversed(ready):
             alone.step([p])
+        alone.step_rest(set(map(id, ready)))
         alone.settle()
     return _Trained(parameters, _kept(optimizer))
 

@@ -98,22 +98,25 @@ class OptimizerInBackward(OptimizerWrapper):
         **kwargs: Any,
     ) -> None:
         check_torch(torch.__version__)
-        inner, in_places = build(params, optimizer_cls, kwargs)
-        self.__setstate__({"_inner": inner, "closed": False, "_bucket_bytes": bucket_bytes, "_in_places": in_places})
+        inner, way = build(params, optimizer_cls, kwargs)
+        self.__setstate__({"_inner": inner, "closed": False, "_bucket_bytes": bucket_bytes, "_way": way})
 
     # How an instance comes to life: built, copied and unpickled ones alike, each with hooks on the parameters at hand.
 
     def __getstate__(self) -> dict[str, Any]:
         self._rehearsal.forget()
         self._settle()
-        return {name: getattr(self, name) for name in ("_inner", "closed", "_bucket_bytes", "_in_places")}
+        return {name: getattr(self, name) for name in ("_inner", "closed", "_bucket_bytes", "_way")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         if "_inner" not in state:  # what Optimizer.load_state_dict sets, if it is called on this object directly
             self._inner.__setstate__(state)
             return
+        own = set(state["_inner"].defaults)
         super().__setstate__(state)  # not Optimizer.__init__, which would empty the state that Adagrad is built with
-        self._partial = PartialStep(self._inner, self._in_places)
+        for name in self.defaults.keys() - own:  # which torch gives to whatever comes to life so
+            del self.defaults[name]
+        self._partial = PartialStep(self._inner, self._way)
         self._rehearsal = Rehearsal()
         self._lock = threading.RLock()  # autograd has one thread a device
         self._backwards: dict[int, Ready] = {}  # those that run now
@@ -390,7 +393,7 @@ class OptimizerInBackward(OptimizerWrapper):
             if id(p) in self._updated:
                 raise self._second(p)
         if left and not self._brought and is_rehearsal(self._inner, left):
-            self._rehearsal.hold(self._inner, self._in_places, left)
+            self._rehearsal.hold(self._inner, self._way, left)
         else:
             if left:
                 self._rehearsal.forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,23 @@ _WRAPPER = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noq
 _any_autocast: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
+class Way(NamedTuple):
+    """What an optimizer must see where it is stepped for some of its parameters.
+
+    Attributes:
+        in_places: each group in its place, without parameters where none of them is stepped, as it keeps a list with
+            one entry a group, or has the first group speak for all. Else it sees no such groups, as there may be many.
+        rest: at the end of an iteration, those that had no gradient, as it takes that for a gradient of zeros.
+    """
+
+    in_places: bool = False
+    rest: bool = False
+
+
+WAYS = (Way(), Way(rest=True), Way(in_places=True), Way(in_places=True, rest=True))
+UNKNOWN = Way(in_places=True)  # of a class that cannot be tried
+
+
 class PartialStep:
     """Makes `step(parameters)` do for some parameters what the plain optimizer's `step()` does for all.
 
@@ -30,13 +47,12 @@ class PartialStep:
 
     Args:
         inner: the plain optimizer.
-        in_places: whether it must see each group in its place, without parameters where none of them is stepped, as it
-            keeps a list with one entry a group, or has the first group speak for all. Else it sees no such groups.
+        way: what it must see.
     """
 
-    def __init__(self, inner: Optimizer, in_places: bool = False) -> None:
+    def __init__(self, inner: Optimizer, way: Way = WAYS[0]) -> None:
         self._inner = inner
-        self._in_places = in_places
+        self._way = way
         self._places: dict[int, list[tuple[int, int]]] = {}
         self._own = OwnValues(inner)
 
@@ -63,20 +79,26 @@ class PartialStep:
         self._own.settle()
 
     def step_rest(self, updated: Container[int]) -> None:
-        """What the plain `step()` does for groups without a gradient: nothing, or it counts the call.
+        """What the plain `step()` does for what has no gradient: nothing, or it counts the call of a whole group.
 
         Args:
             updated: the ids of the parameters that have been updated since the last time.
         """
         groups = self._inner.param_groups
         rest = {i: dict(g) for i, g in enumerate(groups) if not any(id(p) in updated for p in g["params"])}
+        if self._way.rest:
+            left = [p for i, g in enumerate(groups) if i not in rest for p in g["params"] if id(p) not in updated]
+            rest = {**rest, **self._narrowed(list(dict.fromkeys(left)))}
         if rest:
             self._step(rest)
+        for group in rest.values() if self._way.rest else ():
+            for p in group["params"]:
+                p.grad = None  # of zeros, as it made them
 
     def _step(self, some: dict[int, dict[str, Any]]) -> None:
         """Step with these groups only."""
         groups, shown = self._inner.param_groups, some
-        if self._in_places:
+        if self._way.in_places:
             shown = {i: some.get(i) or _without_parameters(group) for i, group in enumerate(groups)}
         self._inner.param_groups = list(shown.values())
         try:

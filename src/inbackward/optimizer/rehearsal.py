@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from inbackward.optimizer.partial_step import PartialStep
+from inbackward.optimizer.partial_step import PartialStep, Way
 
 
 def is_rehearsal(optimizer: Optimizer, parameters: Iterable[Tensor]) -> bool:
@@ -33,12 +33,12 @@ class Rehearsal:
     def __init__(self) -> None:
         self._made: list[tuple[dict[Any, Any], Any]] = []
 
-    def hold(self, optimizer: Optimizer, in_places: bool, parameters: Iterable[Tensor]) -> None:
+    def hold(self, optimizer: Optimizer, way: Way, parameters: Iterable[Tensor]) -> None:
         """Make the state, and what a first step adds to a group: by a step on copies, with the counters then set to 0.
 
         Each parameter by itself, as it takes a copy: some optimizers move at an lr of 0 (MADGRAD, by a rounding).
         """
-        alone, groups = PartialStep(optimizer, in_places), optimizer.param_groups
+        alone, groups = PartialStep(optimizer, way), optimizer.param_groups
         optimizer.param_groups = [{name: _apart(value) for name, value in group.items()} for group in groups]
         try:
             for p in parameters:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import partial
 from numbers import Number
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 CONSTANTS = (Number, str, bytes, type(None), type(...), range, Enum, type)
+WRITES = ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR")  # to what may be others'
 CONSTANTS_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 
 
@@ -42,22 +44,38 @@ def is_copyable(value: Any) -> bool:
     return isinstance(value, Tensor) or type(value).__module__ == "numpy" or _is_constant(value, set())
 
 
-def _is_constant(value: Any, seen: set[int]) -> bool:
+def _is_constant(value: Any, seen: set[int], names: Iterable[str] = ()) -> bool:
     if isinstance(value, FunctionType):
         return _refers_to_constants(value, seen)
+    if isinstance(value, ModuleType):  # what is taken from it, as far as that can be told
+        found = [getattr(value, name) for name in names if name in vars(value)]
+        return all(id(item) in seen or _is_constant(item, {*seen, id(value)}, names) for item in found)
     if isinstance(value, tuple | frozenset):
         return all(_is_constant(item, seen) for item in value)
     if isinstance(value, partial):
         return all(_is_constant(item, seen) for item in (value.func, value.args, tuple(value.keywords.values())))
     of_module = isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType | type(None))
-    return of_module or isinstance(value, (*CONSTANTS, *CONSTANTS_OF_TORCH, ModuleType))
+    return of_module or isinstance(value, (*CONSTANTS, *CONSTANTS_OF_TORCH))
 
 
 def _refers_to_constants(function: FunctionType, seen: set[int]) -> bool:
-    """Whether all that a function sees outside of itself is constant."""
+    """Whether all that a function sees outside of itself is constant, and stays so."""
     if id(function) in seen:
         return True
     seen.add(id(function))
-    around = inspect.getclosurevars(function)
-    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return all(_is_constant(v, seen) for v in [*around.nonlocals.values(), *around.globals.values(), *defaults])
+    codes = _codes(function.__code__)
+    if any(op.opname in WRITES for code in codes for op in dis.get_instructions(code)):
+        return False
+    names = {name for code in codes for name in code.co_names}
+    sees = [
+        *inspect.getclosurevars(function).nonlocals.values(),
+        *(function.__globals__[name] for name in names if name in function.__globals__),
+        *(function.__defaults__ or ()),
+        *(function.__kwdefaults__ or {}).values(),
+    ]
+    return all(_is_constant(value, seen, names) for value in sees)
+
+
+def _codes(code: CodeType) -> list[CodeType]:
+    """Of a function and of those within it."""
+    return [code, *(c for const in code.co_consts if isinstance(const, CodeType) for c in _codes(const))]

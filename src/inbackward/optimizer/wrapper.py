@@ -77,11 +77,20 @@ class OptimizerWrapper(Optimizer):
             post_hook(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        shown = not (name.startswith("_") or name in vars(self) or hasattr(type(self), name))
-        if shown and hasattr(self._inner, name):
+        if self._is_inner(name):
             setattr(self._inner, name, value)
         else:
             super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._is_inner(name):
+            delattr(self._inner, name)
+        else:
+            super().__delattr__(name)
+
+    def _is_inner(self, name: str) -> bool:
+        own = name.startswith("_") or name in vars(self) or hasattr(type(self), name)
+        return not own and "_inner" in vars(self) and hasattr(self._inner, name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
