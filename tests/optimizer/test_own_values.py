@@ -56,6 +56,13 @@ class ListAGroup(torch.optim.SGD):
                 p.clamp_(-bound, bound)
 
 
+class ListAGroupByIndex(ListAGroup):
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        assert all(self.bounds[i] for i in range(len(self.param_groups)))
+        super().step()
+
+
 class FirstSpeaksForAll(torch.optim.SGD):
     """And each group says whether there is something in it."""
 
@@ -152,6 +159,14 @@ def test_and_where_they_must_once_another_is_added(groups: Any) -> None:
         twins.each(lambda model, optimizer: (optimizer.step(), optimizer.zero_grad()))
         twins.check()
     assert not same(twins.model.new.data, new)
+
+
+def test_one_that_cannot_have_another_says_so_here_too() -> None:
+    twins = Twins(ListAGroupByIndex, lr=0.1)
+    twins.each(lambda model, optimizer: optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]}))
+    for model, optimizer in ((twins.plain_model, twins.plain), (twins.model, twins.optimizer)):
+        with pytest.raises(IndexError):
+            iterate(model, optimizer, 0)
 
 
 def _with_new(model: nn.Module, iteration: int) -> torch.Tensor:

@@ -75,12 +75,11 @@ def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wan
 
 
 def _needs_places(train: Callable[..., _Trained], way: Way) -> bool:
-    """Whether groups must keep their places once another is added."""
+    """Whether groups must keep their places once another is added; also to raise where the plain one does."""
     train = partial(train, late=True)
-    try:
-        together = train()
-    except (Exception, SystemExit):
-        return False
+    together = _result(train)
+    if together is None:
+        return _result(partial(train, by_one=partial(PartialStep, way=way))) is not None
     in_places = way._replace(in_places=True)
     return bool(_why_not(train, together, ORDERS[:1], way)) and not _why_not(train, together, ORDERS[:1], in_places)
 
@@ -88,6 +87,13 @@ def _needs_places(train: Callable[..., _Trained], way: Way) -> bool:
 class _Trained(NamedTuple):
     parameters: list[Tensor]
     kept: dict[str, list[Any]]
+
+
+def _result(train: Callable[[], _Trained]) -> _Trained | None:
+    try:
+        return train()
+    except (Exception, SystemExit):
+        return None
 
 
 def _why_not(train: Callable[..., _Trained], together: _Trained, orders: tuple[str, ...], way: Way) -> str:
