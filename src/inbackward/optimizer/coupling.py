@@ -43,10 +43,11 @@ def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wan
     Returns:
         The reason, and the way in which one is to be stepped for some of its parameters.
     """
-    make = partial(optimizer_cls, **kwargs)
+    make, of_torch = partial(optimizer_cls, **kwargs), is_of_torch(wanted)
+    untried = "", Way() if of_torch else UNKNOWN
     # Fake tensors have no numbers, and some other mode may watch what happens.
     if _get_current_dispatch_mode() is not None or not is_repeatable(make):
-        return "", Way() if is_of_torch(wanted) else UNKNOWN
+        return untried
     options = [{k: v for k, v in group.items() if k not in OF_PARAMETERS} for group in wanted.param_groups]
     options = [options[0], next((other for other in reversed(options) if not equal(other, options[0])), options[0])]
     with _leaving_no_trace():
@@ -60,18 +61,17 @@ def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wan
             except (Exception, SystemExit):  # not made for such parameters, on this device; what it does says nothing
                 continue
             if not equal(together.parameters, again.parameters):
-                return "", Way() if is_of_torch(wanted) else UNKNOWN
+                return untried
             kept = {name: value for name, value in together.kept.items() if equal(value, again.kept.get(name))}
             together = together._replace(kept=kept)
             orders = ORDERS[:1] if drawn else ORDERS  # another order would give each parameter other random numbers
-            if is_of_torch(wanted):
-                return _why_not(train, together, orders, Way()), Way()
-            for way in WAYS:
+            for way in WAYS[:1] if of_torch else WAYS:
                 why = _why_not(train, together, orders, way)
                 if not why:
-                    return "", way._replace(in_places=way.in_places or (bool(given) and _needs_places(train, way)))
+                    needs_places = bool(given) and not of_torch and _needs_places(train, way)
+                    return "", way._replace(in_places=way.in_places or needs_places)
             return why, Way()
-    return "", Way() if is_of_torch(wanted) else UNKNOWN
+    return untried
 
 
 def _needs_places(train: Callable[..., _Trained], way: Way) -> bool:
