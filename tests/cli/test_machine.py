@@ -24,6 +24,13 @@ def test_interrupted(command, project, monkeypatch):
     assert [p.name for p in project.iterdir()] == ["mine.py"]
 
 
+# Whoever runs these tests may ignore SIGINT, as a shell's background jobs do.
+INTERRUPTIBLE = (
+    "import runpy, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "runpy.run_module('inbackward', run_name='__main__')"
+)
+
+
 @pytest.mark.parametrize("ids", ["rng", "rng,frozen"], ids=["here", "by workers"])
 def test_ctrl_c(project, ids):
     """A real signal to every process of the terminal, sent once training goes on."""
@@ -35,15 +42,19 @@ def test_ctrl_c(project, ids):
         "        time.sleep(60)\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "inbackward", "verify", "waits:Waits", "--only", ids, "--json", "report.json"],
+        [sys.executable, "-c", INTERRUPTIBLE, "verify", "waits:Waits", "--only", ids, "--json", "report.json"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    assert process.stderr.readline() == "training\n"
-    os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate()[1]
+    try:
+        assert process.stderr.readline() == "training\n"
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=50)[1]
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
     assert said.replace("training\n", "") == "inbackward: interrupted\n"
     assert process.returncode == 130
     assert {p.name for p in project.iterdir()} - {"__pycache__"} == {"mine.py", "waits.py"}
