@@ -65,12 +65,13 @@ def try_out(optimizer_cls: Callable[..., Optimizer], kwargs: dict[str, Any], wan
             kept = {name: value for name, value in together.kept.items() if equal(value, again.kept.get(name))}
             together = together._replace(kept=kept)
             orders = ORDERS[:1] if drawn else ORDERS  # another order would give each parameter other random numbers
+            reasons = []
             for way in WAYS[:1] if of_torch else WAYS:
-                why = _why_not(train, together, orders, way)
-                if not why:
+                reasons.append(_why_not(train, together, orders, way))
+                if not reasons[-1]:
                     needs_places = bool(given) and not of_torch and _needs_places(train, way)
                     return "", way._replace(in_places=way.in_places or needs_places)
-            return why, Way()
+            return reasons[0], Way()  # of the way that asks the least of it
     return untried
 
 
