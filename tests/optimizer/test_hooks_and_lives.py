@@ -229,9 +229,10 @@ def test_no_leak() -> None:
         return count
 
     assert live(3) == live(30) == (8, 8)
+    gc.collect()
     registry = len(weakref.finalize._registry)  # type: ignore[attr-defined]
     live(1)
-    assert len(weakref.finalize._registry) == registry  # type: ignore[attr-defined]
+    assert len(weakref.finalize._registry) <= registry  # type: ignore[attr-defined]  # others' may die meanwhile
 
 
 def test_parameters_are_not_kept_alive_by_hooks() -> None:
