@@ -37,15 +37,16 @@ def as_plain(
     """
     candidate, blamed = on_all_ranks(world, lambda: train_in_backward(implementation, scenario, device))
     reference, _ = on_all_ranks(world, lambda: reference_run(scenario, device, implementation))
+    others = scenario.with_(expect=tuple(e for e in scenario.expect if e != "weights-only"))  # that is compared below
+    flawed = bool(candidate.records) and unmet(others, candidate, reference) is not None
     by_itself = f"{optimizer_class(scenario.optimizer.cls, implementation).__name__} by itself"
     for saved in dict.fromkeys((scenario, _by_state_dict(scenario))):
         who = by_itself if saved == scenario else f"{by_itself}, by its own state dict,"
         plain, blamed_too = on_all_ranks(world, lambda saved=saved: train_plain(implementation, saved, device))  # type: ignore[misc]
         found = world.share(_difference(plain, reference) or next(iter(_unsafe(plain)), ""))
         why = next((difference for difference in found if difference), "")
-        others = scenario.with_(expect=tuple(e for e in scenario.expect if e != "weights-only"))
         alike = blamed == blamed_too and (_is_as(plain, candidate) or _goes_further(candidate, plain, reference))
-        alike = alike and not (candidate.records and unmet(others, candidate, reference))
+        alike = alike and not flawed
         if why and not world.any(not alike):
             message = f"{who} does not go on as if it had not been saved, loaded or read ({why}), nor does this"
             return replace(outcome, verdict=Verdict.UNSUPPORTED, message=message, divergence=None, traceback="")

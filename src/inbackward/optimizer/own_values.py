@@ -76,7 +76,7 @@ class OwnValues:
                     self._note_tensor(tensor, value)
         for where, entries in places.items():
             was, now = before[where], self._own(where, entries)
-            for name in [*was, *(name for name in now if name not in was)]:
+            for name in was | now:
                 old, new = was.get(name, GONE), now.get(name, GONE)
                 if new is old or (where == ATTRIBUTES and not (is_value(old) or is_value(new))):
                     continue

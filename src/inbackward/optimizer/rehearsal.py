@@ -66,8 +66,8 @@ class Rehearsal:
 
 def _apart(value: Any) -> Any:
     """Containers, in which a step may note something (RAdam of older days), but not the parameters in one."""
-    if isinstance(value, list | tuple):
-        return type(value)(map(_apart, value)) if type(value) in (list, tuple) else value
+    if type(value) in (list, tuple):
+        return type(value)(map(_apart, value))
     return {key: _apart(item) for key, item in value.items()} if type(value) is dict else value
 
 
